@@ -254,8 +254,9 @@ class SaslSession:
 
     def _bearer(self, token: bytes) -> Outcome:
         if self._is_refused:
-            known = token == _END_OF_REFUSED
-            return self._fail(INVALID_TOKEN, "" if known else "another token after a refused one")
+            if token == _END_OF_REFUSED:
+                return self._fail(INVALID_TOKEN, "")
+            return self._fail(self._invalid(), "another token after a refused one")
         try:
             return BearerAsked(parse_bearer(token))
         except MalformedBearer as malformed:

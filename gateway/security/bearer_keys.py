@@ -203,12 +203,12 @@ class BearerKeys:
         try:
             signed = jws.extract_compact(token.encode(), registry=self._registry)
             header = signed.headers()
-            algorithm, key_id = header.get("alg"), header.get("kid", "")
+            algorithm = header.get("alg")
         except (JoseError, ValueError, TypeError, AttributeError, RecursionError, KeyError):
             raise BadToken("it is no signed JWT") from None
         if not isinstance(algorithm, str) or algorithm not in self._config.algorithms:
             raise BadToken("its algorithm is not enabled")
-        key = self._key(key_id, algorithm)
+        key = self._key(header, algorithm)
         try:
             right = jws.validate_compact(signed, key, self._config.algorithms, self._registry)
         except (JoseError, ValueError, TypeError, AttributeError, KeyError):
@@ -223,16 +223,23 @@ class BearerKeys:
             raise BadToken("its claims are no JSON object")
         return cast("dict[str, Any]", claims)
 
-    def _key(self, key_id: object, algorithm: str) -> Any:
-        """Return the key that a token names, or the only one. Raises BadToken."""
-        keys = self._keys
-        found = keys.get(key_id) if isinstance(key_id, str) else None
-        if found is None and key_id == "" and len(keys) == 1:
-            found = next(iter(keys.values()))
+    def _key(self, header: Mapping[str, Any], algorithm: str) -> Any:
+        """Return the key that a token names. Raises BadToken.
+
+        A token that names none has the key without an id, or the only one, of its algorithm.
+        """
+        kind = _ALGORITHMS[algorithm[:2]]
+        if "kid" in header:
+            key_id: object = header["kid"]
+            found = self._keys.get(key_id) if isinstance(key_id, str) and key_id else None
+        else:
+            fitting = {name: key for name, key in self._keys.items() if key.key_type == kind}
+            only = next(iter(fitting.values())) if len(fitting) == 1 else None
+            found = fitting.get("", only)
         if found is None:
             self._ask_for_keys()
             raise BadToken("its key is unknown")
-        if found.key_type != _ALGORITHMS[algorithm[:2]]:
+        if found.key_type != kind:
             raise BadToken("its algorithm is not one of its key")
         return found
 

@@ -38,7 +38,9 @@ pytestmark = [pytest.mark.compat, pytest.mark.process, pytest.mark.proof]
 
 CLIENTS = {"franz-go": MECHANISMS, "sarama": MECHANISMS, "kafka-go": MECHANISMS[:3]}
 CASES_S_MAX = 240
-READ, DENIED, REFUSED = "read 1", "code 29", "code 58"
+READ, REFUSED = "read 1", "code 58"
+# kafka-go asks for all topics, and a broker hides those that a client may not describe.
+DENIED = {"franz-go": "code 29", "sarama": "code 29", "kafka-go": "code 3"}
 PARTITIONS, RECORDS = 6, 600
 SUITE_S_MAX = 280
 SUITE_RECORDS = 20_000
@@ -112,9 +114,9 @@ def test_each_client_writes_and_reads_by_tls_a_certificate_and_each_mechanism(ou
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_client_without_the_right_gets_kafkas_code(outcomes, client):
+def test_a_client_without_the_right_is_refused(outcomes, client):
     names = [f"{client} {name}-denied" for name in ("certificate", *CLIENTS[client])]
-    assert {name: outcomes[name] for name in names} == dict.fromkeys(names, DENIED)
+    assert {name: outcomes[name] for name in names} == dict.fromkeys(names, DENIED[client])
 
 
 @pytest.mark.parametrize("client", CLIENTS)

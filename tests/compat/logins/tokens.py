@@ -30,9 +30,13 @@ AT_ONCE: Final = 8
 _CLASSES: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearer"
 Answers = dict[str, list[Any]]
 
-_SMALLER: Final = "a message is refused from 32 KiB on"
-_LISTED: Final = "only the algorithms of --sasl-oauthbearer-algorithms are taken"
-INTENDED: Final[dict[str, str]] = {}
+_ONE: Final = "a connection has one token: another one after a refused one fails"
+INTENDED: Final[dict[str, str]] = {
+    "good, 100 KiB": "a message is refused from 32 KiB on",
+    "good, of an algorithm that is not listed": "only listed algorithms are taken",
+    "expired, then a good one": _ONE,
+    "expired, then the same": _ONE,
+}
 """The tokens with which our port differs from Kafka on purpose, with the reason."""
 
 
