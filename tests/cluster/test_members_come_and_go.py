@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.proof, pytest.mark.alone, pytest.mark.timeout(600 + SE
 TOPIC = GROUP = "come-and-go"
 PARTITIONS, COPIES = 24, 3
 COUNTS = {"java": 6, "librdkafka": 7, "franz-go": 7}
-SHORTEST_S, LONGEST_S = 6.0, 20.0  # of a member's life
+SHORTEST_S, LONGEST_S = 8.0, 30.0  # of a member's life; heartbeats are 5 s apart
 PACE_S = 0.01  # between two records
 KILLS = 2
 FIND_COORDINATOR = 10
@@ -100,6 +100,11 @@ def kill_the_coordinator(rig):
     return victim.node_id
 
 
+def client_of(member):
+    """Return the client of a member by its name, which ends with its place and its life."""
+    return member.rsplit("-", 1)[0]
+
+
 def rest(seconds):
     threading.Event().wait(seconds)
 
@@ -155,7 +160,10 @@ def test_no_record_is_lost_or_comes_twice_within_an_epoch(tmp_path):
             rig.wait_led(keys)
             seen, writer, killed = run_members(rig, tmp_path)
     assert writer.errors == []
-    lives = Counter(name.rsplit("-", 1)[0] for name in {each.member for each in seen})
+    lives = Counter(client_of(name) for name in {each.member for each in seen})
+    reads: Counter[str] = Counter()
+    for each in seen:
+        reads[client_of(each.member)] += len(each.offsets)
     tenures = reading_of(seen).tenures
     print(
         json.dumps(
@@ -165,6 +173,7 @@ def test_no_record_is_lost_or_comes_twice_within_an_epoch(tmp_path):
                 "acknowledged": len(writer.acknowledged),
                 "redelivered": redelivered(seen),
                 "members": lives,
+                "read": reads,
                 "tenures": len(tenures),
                 "lost_tenures": sum(each.was_lost for each in tenures),
                 "epochs": len({each.epoch for each in seen if each.kind == "read"}),
@@ -176,3 +185,4 @@ def test_no_record_is_lost_or_comes_twice_within_an_epoch(tmp_path):
     assert faults == [], faults[:20]
     assert len(writer.acknowledged) > 10 * SECONDS
     assert all(lives[client] > count for client, count in COUNTS.items()), lives
+    assert all(reads[client] > SECONDS for client in COUNTS), reads
