@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.compat.logins.tokens import TokenKafka
 from tests.compat.test_consumer_protocol import described, lags
 from tests.compat.test_secure_matrix import (
     CLOSED,
@@ -69,11 +70,16 @@ def secure(tmp_path_factory, authority):
 def outcomes(secure, authority, tmp_path_factory):
     """What each case of each client printed, by its name."""
     cases = [case for client in CLIENTS for case in cases_of(secure, authority, client)]
-    admin = AdminClient({"bootstrap.servers": secure.at("PLAINTEXT")})
+    return outcomes_of(cases, secure.at("PLAINTEXT"), tmp_path_factory.mktemp("cases"))
+
+
+def outcomes_of(cases, bootstrap, directory):
+    """Make the topics of these cases, run them, and return what each printed, by its name."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
     topics = [NewTopic(each["topic"], 1, 1) for each in cases if each["topic"] != CLOSED]
     for each in admin.create_topics(topics).values():
         each.result(WAIT_S)
-    file = tmp_path_factory.mktemp("cases") / "cases.json"
+    file = directory / "cases.json"
     file.write_text(json.dumps(cases))
     done = subprocess.run(
         [install.go_clients(), "cases", str(file)],
@@ -141,6 +147,23 @@ def test_a_client_goes_on_when_its_session_ends(outcomes, client):
     for mechanism in CLIENTS[client]:
         kind, count = outcomes[f"{client} {mechanism}-again"].split()
         assert (kind, int(count) > 10) == ("read", True), mechanism
+
+
+def test_the_clients_report_the_same_with_kafka(outcomes, authority, tmp_path):
+    tokens = {each: token_of(authority, each) for each in (PASSWORD, "wrong")}
+    with TokenKafka(tmp_path / "kafka", authority.path / "jwks.json") as kafka:
+        cases = []
+        for client in CLIENTS:
+            common = {"client": client, "topic": f"of-{client}"}
+            cases.append({"name": f"{client} plaintext", "broker": kafka.bootstrap, **common})
+            common |= {"broker": f"127.0.0.1:{kafka.token_port}", "mechanism": "OAUTHBEARER"}
+            if "OAUTHBEARER" in CLIENTS[client]:
+                name, topic = f"{client} OAUTHBEARER", f"of-{client}-token"
+                cases.append({"name": name, **common, "topic": topic, "token": tokens[PASSWORD]})
+                wrong = {"name": f"{name}-wrong", "topic": f"{topic}-wrong"}
+                cases.append({**common, **wrong, "token": tokens["wrong"]})
+        theirs = outcomes_of(cases, kafka.bootstrap, tmp_path)
+    assert theirs == {name: outcomes[name] for name in theirs}
 
 
 # -- groups of the consumer protocol ---------------------------------------------------------------
