@@ -46,12 +46,14 @@ def _logins(directory: Path, *, replay: bool) -> tuple[servers.Answers, servers.
 
 def _tokens(directory: Path, *, replay: bool) -> tuple[tokens.Answers, tokens.Answers]:
     """Return the answers of Kafka and ours to tokens."""
-    issuer = Issuer()
-    jwks, given = tokens.write_jwks(directory, issuer), tokens.tokens(issuer, Issuer())
+    issuer, stranger = Issuer(), Issuer()
+    jwks = tokens.write_jwks(directory, issuer)
     if not replay:
         with tokens.TokenKafka(directory / "kafka", jwks) as kafka:
+            given = tokens.tokens(issuer, stranger)
             tokens.write_recorded(asyncio.run(tokens.answers_of_kafka(kafka, given)))
-    return tokens.read_recorded(), asyncio.run(tokens.answers_of_ours(directory, jwks, given))
+    ours = tokens.answers_of_ours(directory, jwks, tokens.tokens(issuer, stranger))
+    return tokens.read_recorded(), asyncio.run(ours)
 
 
 sys.exit(main())

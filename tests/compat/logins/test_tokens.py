@@ -38,10 +38,10 @@ async def test_our_port_answers_tokens_as_kafka_but_for_the_intended_differences
 @pytest.mark.compat
 @pytest.mark.process
 async def test_kafka_and_our_port_answer_the_same_tokens_alike(tmp_path, issuer):
-    given = tokens.tokens(issuer, Issuer())
-    jwks = tokens.write_jwks(tmp_path, issuer)
+    jwks, stranger = tokens.write_jwks(tmp_path, issuer), Issuer()
     with tokens.TokenKafka(tmp_path / "kafka", jwks) as kafka:
+        given = tokens.tokens(issuer, stranger)
         theirs = await tokens.answers_of_kafka(kafka, given)
+        ours = await tokens.answers_of_ours(tmp_path, jwks, given)
     assert theirs == tokens.read_recorded()
-    ours = await tokens.answers_of_ours(tmp_path, jwks, given)
     assert different(theirs, ours).keys() == INTENDED.keys()

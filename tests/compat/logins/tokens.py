@@ -41,7 +41,10 @@ INTENDED: Final[dict[str, str]] = {
 
 
 def tokens(issuer: Issuer, stranger: Issuer) -> dict[str, str]:
-    """Return each token by its name. The stranger signs with keys that no JWKS has."""
+    """Return each token by its name. The stranger signs with keys that no JWKS has.
+
+    Two are good within the 30 s by which clocks may differ, so they must be used at once.
+    """
     now = int(time.time())
     good = issuer.token()
     head, body, signature = good.split(".")
@@ -60,7 +63,7 @@ def tokens(issuer: Issuer, stranger: Issuer) -> dict[str, str]:
         "expired, ended as sarama does": expired,
         "expired, then a good one": expired,
         "expired, then the same": expired,
-        "good, ended within the skew": issuer.token(iat=now - 7_200, exp=now - 15),
+        "good, ended within the skew": issuer.token(iat=now - 7_200, exp=now - 2),
         "no end": issuer.token(exp=None),
         "an end that is a text": issuer.token(exp=str(now + 600)),
         "no time of issue": issuer.token(iat=None),
