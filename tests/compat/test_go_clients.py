@@ -13,7 +13,7 @@ import os
 import subprocess
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.logins.tokens import TokenKafka
@@ -162,6 +162,11 @@ def test_the_clients_report_the_same_with_kafka(outcomes, authority, tmp_path):
                 cases.append({"name": name, **common, "topic": topic, "token": tokens[PASSWORD]})
                 wrong = {"name": f"{name}-wrong", "topic": f"{topic}-wrong"}
                 cases.append({**common, **wrong, "token": tokens["wrong"]})
+        first = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "first"})
+        first.committed(
+            [TopicPartition("none", 0)], timeout=WAIT_S
+        )  # Kafka makes its log of offsets
+        first.close()
         theirs = outcomes_of(cases, kafka.bootstrap, tmp_path)
     assert theirs == {name: outcomes[name] for name in theirs}
 
