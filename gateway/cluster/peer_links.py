@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from gateway.cluster.peers import PEER_CLIENT_ID, peer_security
+from gateway.cluster.peers import PEER_CLIENT_ID, peer_address, peer_security
 from gateway.cluster.port import ClusterMember
 from gateway.log import logger
 from ledger.ids import Buffer
@@ -76,9 +76,14 @@ class PeerLink:
     """The connection to one member. Runs on the event loop; `ask` never waits."""
 
     def __init__(
-        self, member: ClusterMember, limits: LinkLimits, security: Security | None = None
+        self,
+        member: ClusterMember,
+        address: tuple[str, int],
+        limits: LinkLimits,
+        security: Security | None = None,
     ) -> None:
         self.member = member
+        self._address = address
         self._limits = limits
         self._security = security  # TLS and login; None: plain text
         # When this connection is to be replaced, on the loop's clock; None: never.
@@ -143,7 +148,7 @@ class PeerLink:
             except (Unreachable, AdminError, OSError) as error:
                 if not self._failing:
                     self._failing = True
-                    host, port = self.member.peer_address
+                    host, port = self._address
                     logger().warning(
                         "no answer from another gateway",
                         gateway=self.member.node_id,
@@ -164,7 +169,7 @@ class PeerLink:
         """
         from gateway.wire.client_link import Served, Unreachable
 
-        limits, (host, port) = self._limits, self.member.peer_address
+        limits, (host, port) = self._limits, self._address
         link: Link | None = None
         if self._security is not None:
             link = await self._log_in(self._security)
@@ -204,7 +209,7 @@ class PeerLink:
         from gateway.wire.client_link import Link, Unreachable
 
         limits = self._limits
-        link = Link(*self.member.peer_address, limits.answer_s_max, PEER_CLIENT_ID, security)
+        link = Link(*self._address, limits.answer_s_max, PEER_CLIENT_ID, security)
         try:
             async with asyncio.timeout(limits.answer_s_max):
                 await link.open(limits.connect_s_max)
@@ -336,7 +341,8 @@ class PeerLinks:
         if link is None:
             self.on_members_changed()
             security = peer_security(self._cluster)
-            link = self._links[identity] = PeerLink(member, self._limits, security)
+            address = peer_address(self._cluster, member)
+            link = self._links[identity] = PeerLink(member, address, self._limits, security)
         link.ask(key, encode, on_answer)
 
     def on_members_changed(self) -> None:

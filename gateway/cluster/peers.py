@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gateway.cluster.port import Cluster, ClusterMember
+from gateway.config import PLAINTEXT
 from ledger.ports.clock import Clock
 
 if TYPE_CHECKING:
@@ -30,6 +31,14 @@ def peer_security(cluster: object) -> Security | None:
     A cluster has the attribute `peer_security` if its listener for brokers is not PLAINTEXT.
     """
     return getattr(cluster, "peer_security", None)
+
+
+def peer_address(cluster: object, member: ClusterMember) -> tuple[str, int]:
+    """Return the address at which this broker connects to another one.
+
+    A cluster has the attribute `peer_listener`, the name of its listener for brokers.
+    """
+    return member.peer_address_by(getattr(cluster, "peer_listener", PLAINTEXT))
 
 
 class Peers:
@@ -74,7 +83,8 @@ class Peers:
         )
 
         security = peer_security(self._cluster)
-        link = Link(*member.peer_address, self._answer_s_max, PEER_CLIENT_ID, security)
+        address = peer_address(self._cluster, member)
+        link = Link(*address, self._answer_s_max, PEER_CLIENT_ID, security)
         try:
             async with asyncio.timeout(self._answer_s_max):
                 await link.open(self._answer_s_max)

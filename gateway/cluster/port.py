@@ -55,6 +55,18 @@ class ClusterMember(NamedTuple):
         """Return the address at which other brokers reach this one."""
         return self.peer_host or self.host, self.peer_port or self.port
 
+    def peer_address_by(self, listener: str) -> tuple[str, int]:
+        """Return the address for a broker whose listener between brokers is `listener`.
+
+        It differs from `peer_address` while brokers restart one after the other with another
+        `inter.broker.listener.name`. As in Kafka, the broker that connects chooses the listener. A
+        broker that lacks it is reached at its own one.
+        """
+        named = (each for each in self.listeners if each.name != listener)
+        if any((each.host, each.port) == self.peer_address for each in named):
+            return self.address_of(listener) or self.peer_address
+        return self.peer_address
+
 
 class Leader(NamedTuple):
     """The owner of a stream, or `node_id` -1. `epoch` is -1 until it is open and published."""

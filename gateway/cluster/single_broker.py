@@ -26,6 +26,7 @@ class SingleBroker:
         self.address: tuple[str, int] = ("", -1)
         # How the page connects to the port; None: in plain text.
         self.peer_security: Security | None = None
+        self.peer_listener = ""  # unused: there is no other broker
 
     @property
     def node_id(self) -> int:

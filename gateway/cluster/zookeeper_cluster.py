@@ -24,6 +24,7 @@ from gateway.cluster.port import (
     TopicDirectory,
     Unlisten,
 )
+from gateway.config import PLAINTEXT
 from gateway.core.feature_levels import Supported
 from gateway.log import logger
 from ledger.errors import MetadataUnavailable
@@ -73,6 +74,8 @@ class ZooKeeperCluster:
         self._stopped = False
         # The TLS and the login with which this broker connects to others; None: plain text.
         self.peer_security: Security | None = None
+        # The name of the listener by which it connects to others.
+        self.peer_listener = PLAINTEXT
         self._membership = ClusterMembership(
             metadata,
             clock,

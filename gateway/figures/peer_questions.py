@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.cluster.peers import PEER_CLIENT_ID, peer_security
+from gateway.cluster.peers import PEER_CLIENT_ID, peer_address, peer_security
 from gateway.figures.parts import part_of
 from gateway.wire.client_link import AdminError, Link, Security, Unreachable
 
@@ -32,8 +32,9 @@ Ask = Callable[["ClusterMember", dict[str, Any]], Awaitable[dict[str, Any]]]
 class PeerQuestions:
     """The connections of this gateway for its private questions, one for each other gateway."""
 
-    def __init__(self, security: Security | None = None) -> None:
+    def __init__(self, security: Security | None = None, cluster: object = None) -> None:
         self._security = security
+        self._cluster = cluster  # its listener between gateways decides where each is reached
         # Open connections by member, until they fail or the member has left the cluster.
         self._links: dict[ClusterMember, Link] = {}
         # Held while a question waits for its answer: a link takes one at a time.
@@ -57,7 +58,7 @@ class PeerQuestions:
             link = None
         try:
             if link is None:
-                address = member.peer_address
+                address = peer_address(self._cluster, member)
                 link = Link(*address, ANSWER_S_MAX, PEER_CLIENT_ID, self._security)
                 await link.open(ANSWER_S_MAX)
             found = await link.ask_privately(body)
@@ -86,7 +87,8 @@ class PeerQuestions:
 
 def questions_of(ctx: Context) -> PeerQuestions:
     """Return the connections of a gateway."""
-    return part_of(ctx, "peer questions", lambda: PeerQuestions(peer_security(ctx.cluster)))
+    security = peer_security(ctx.cluster)
+    return part_of(ctx, "peer questions", lambda: PeerQuestions(security, ctx.cluster))
 
 
 def other_members(ctx: Context) -> list[ClusterMember]:

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.cluster.peers import peer_security
+from gateway.cluster.peers import peer_address, peer_security
 from gateway.wire.client_link import CLIENT_ID, AdminError, Link, Unreachable
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ async def _confirmed(ctx: Context, node_id: Any, key: str) -> str | None:
     if member is None:
         return None
     security = peer_security(ctx.cluster)
-    link = Link(*member.peer_address, _ANSWER_S_MAX, CLIENT_ID, security)
+    link = Link(*peer_address(ctx.cluster, member), _ANSWER_S_MAX, CLIENT_ID, security)
     try:
         async with asyncio.timeout(_ANSWER_S_MAX):
             await link.open(_ANSWER_S_MAX)

@@ -17,7 +17,7 @@ from gateway.admin.client_settings import ClientSettings
 from gateway.admin.metadata_address import metadata_address
 from gateway.admin.storage import Storage, StorageConnection
 from gateway.admin.zookeeper_access import gateway_access
-from gateway.cluster.peers import peer_security
+from gateway.cluster.peers import peer_address, peer_security
 from gateway.http.forms import Token
 from ledger.adapters.links.link_config import TlsFiles
 from ledger.ports.bookies import BookieTransport
@@ -101,7 +101,7 @@ class Site:
             return parse_bootstrap(self.bootstrap)[0]
         for member in cluster.members():
             if member.node_id == node_id:
-                return member.peer_address
+                return peer_address(cluster, member)
         return host, port
 
     def settings_for(self, asked: Asked | None) -> ClientSettings:

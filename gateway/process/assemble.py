@@ -364,6 +364,7 @@ def _secure_links(config: GatewayConfig, cluster: SingleBroker | ZooKeeperCluste
     """Let gateways connect to each other as their listener asks for. Raises PortUnavailable."""
     names = [each.name for each in config.all_listeners]
     listener = config.all_listeners[_for_brokers(config, names)]
+    cluster.peer_listener = listener.name
     if listener.protocol == PLAINTEXT:
         return
     from gateway.process.secure_ports import CannotSecure, connecting

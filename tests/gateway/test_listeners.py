@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
 
 from gateway.cluster.membership import BROKERS, ClusterMembership
+from gateway.cluster.peers import peer_address
 from gateway.cluster.port import ClusterMember, Leader, ListenerAddress, StreamKey
 from gateway.config import ConnectionLimits, GatewayConfig, Listener
 from gateway.handlers import (
@@ -287,6 +288,23 @@ async def test_a_gateway_of_an_earlier_release_is_reached_at_its_single_address(
     assert (old.node_id, old.listeners) == (OLD, ())
     assert old.address_of("OUT") == old.address_of("ANY") == old.peer_address == ("host7", 9007)
     await ours.close()
+
+
+@pytest.mark.parametrize(
+    ("peer", "ours", "address"),
+    [
+        (("in", 2), "IN", ("in", 2)),
+        (("in", 2), "OUT", ("out", 1)),  # ours is another one, until both have restarted
+        (("in", 2), "NEW", ("in", 2)),  # it has no such listener yet
+        (("host", 3), "OUT", ("host", 3)),  # it has --peer-host
+        (("", 0), "OUT", ("out", 1)),  # the first listener, or the only one
+    ],
+)
+def test_the_gateway_that_connects_chooses_the_listener(peer, ours, address):
+    listeners = (ListenerAddress("OUT", "out", 1), ListenerAddress("IN", "in", 2))
+    there = ClusterMember(THERE, "out", 1, "", "t", False, *peer, listeners)
+    assert there.peer_address_by(ours) == address
+    assert peer_address(SimpleNamespace(peer_listener=ours), there) == address
 
 
 @pytest.mark.parametrize("listeners", [[["A", "h"]], [1], [["A", "h", "x"]], 7, [["A", "h", None]]])
