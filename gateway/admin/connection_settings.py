@@ -315,14 +315,6 @@ def refuse_unsupported(output: FailureForm) -> None:
         fail(EXIT_CONFIG, str(error), "UNSUPPORTED_SECURITY", output)
 
 
-def refuse_secured(output: FailureForm) -> None:
-    """End a command that connects in plain text only, with 78, if its keys ask for more."""
-    refuse_unsupported(output)
-    if client_settings("").security() is not None:
-        text = "jobs on Spark connect to the Kafka port in plain text only, and nothing was sent"
-        fail(EXIT_CONFIG, f"security.protocol: {text}", "UNSUPPORTED_SECURITY", output)
-
-
 def setting(ctx: click.Context, name: str) -> Setting:
     """Return the value of an option or a client key, with its origin."""
     chosen: Selection = ctx.meta.get(_SELECTED, Selection())

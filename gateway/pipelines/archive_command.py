@@ -25,7 +25,14 @@ from gateway.pipelines.archives.archive_model import (
 from gateway.pipelines.archives.port import SKIPPED, LostOffsets
 from gateway.pipelines.archives.rounds import ArchiveRound
 from gateway.pipelines.archives.shapes import ARCHIVED
-from gateway.pipelines.job import is_verbose, job_options, run_job, seconds_type
+from gateway.pipelines.job import (
+    is_verbose,
+    job_options,
+    kafka_option,
+    run_job,
+    seconds_type,
+    servers_of,
+)
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_source import Isolation
 from ledger.adapters.system.clock import SystemClock
@@ -38,6 +45,8 @@ from ledger.command_line.table import as_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from gateway.admin.client_settings import ClientSettings
 
 _INT64_MAX = 2**63 - 1
 _COMMIT_S = 600.0
@@ -149,6 +158,7 @@ _SHOWN_MAX = 20  # losses in the summary
     default="127.0.0.1",
     help="Address on which --metrics-port listens; 0.0.0.0 is every address.",
 )
+@kafka_option
 @job_options(ARCHIVED)
 def archive(
     topics: Sequence[str],
@@ -170,6 +180,7 @@ def archive(
     timeout: float,
     metrics_port: int | None,
     metrics_host: str,
+    options: Sequence[str],
     bootstrap: str,
     master: str,
     conf: Sequence[str],
@@ -198,7 +209,8 @@ def archive(
         metadata=metadata,
     )
 
-    where = _Where(to, kind, bootstrap, follow, metrics_host, metrics_port)
+    servers = servers_of(bootstrap, options, output)
+    where = _Where(to, kind, servers, follow, metrics_host, metrics_port)
     report = run_job(
         "archive", master, conf, output, lambda spark: _run(spark, wanted, where), (to,)
     )
@@ -212,7 +224,7 @@ class _Where(NamedTuple):
 
     to: str
     kind: ArchiveFormat
-    bootstrap: str
+    servers: ClientSettings
     follow: bool
     metrics_host: str
     metrics_port: int | None
@@ -224,7 +236,7 @@ def _run(spark: SparkSession, request: ArchiveRequest, where: _Where) -> Archive
     target = open_archive(spark, where.to, where.kind.value)
     with _ending(where.follow) as ending, _watchers(where) as watcher:
         job = ArchiveJob(
-            spark, target, where.bootstrap, request, watcher=watcher, stop=lambda: ending.asked
+            spark, target, where.servers, request, watcher=watcher, stop=lambda: ending.asked
         )
         return job.follow() if where.follow else job.run()
 

@@ -25,7 +25,7 @@ from gateway.pipelines.audits.sources import (
     parse_source,
     prove_archive,
 )
-from gateway.pipelines.job import job_options, run_job
+from gateway.pipelines.job import job_options, run_job, servers_of
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_source import Isolation
 from gateway.pipelines.shared.partitions import TopicPartition
@@ -180,7 +180,8 @@ def audit(
             strict,
             any_timestamp_type,
         )
-        access = SourceAccess(bootstrap, metadata, isolation)
+        keys = servers_of(bootstrap, (), output).keys
+        access = SourceAccess(bootstrap, metadata, isolation, client=keys)
         access = access.with_options(_settings("--option", options))
         others = access._replace(bootstrap=right_bootstrap or bootstrap)
         others = others.with_options(_settings("--right-option", right_options))

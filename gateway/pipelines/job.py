@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gateway.admin.connection_settings import refuse_secured
+from gateway.admin.connection_settings import client_settings
 from gateway.admin.requests import bootstrap_option
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.spark_errors import translate_spark_errors
 from ledger.command_line import units
 from ledger.command_line.exit_codes import (
+    EXIT_CONFIG,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_UNREACHABLE,
@@ -32,6 +33,8 @@ from ledger.errors import LedgerError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from gateway.admin.client_settings import ClientSettings
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -87,6 +90,43 @@ def is_verbose() -> bool:
     return context is not None and bool(context.meta.get(_VERBOSE))
 
 
+def pairs_of(name: str, words: Sequence[str], output: FailureForm) -> dict[str, str]:
+    """Return the values of an option `KEY=VALUE`. Ends the command if one has another form."""
+    found: dict[str, str] = {}
+    for each in words:
+        key, equals, value = each.partition("=")
+        if not equals or not key:
+            usage(f"{name} {key!r}: must be key=value", output)
+        found[key] = value
+    return found
+
+
+def kafka_option(function: F) -> F:
+    """Add `--option`, whose values `servers_of` takes."""
+    return option(
+        "--option",
+        "options",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Key of TLS or SASL of Kafka's client by Spark's name, such as "
+        "kafka.security.protocol; repeat for several. It wins over --command-config.",
+    )(function)
+
+
+def servers_of(bootstrap: str, options: Sequence[str], output: FailureForm) -> ClientSettings:
+    """Return how every process of the job reaches the Kafka port.
+
+    The keys are those of `--command-config`, the environment or the profile, and of `--option`.
+    Ends the command if they cannot be used.
+    """
+    from gateway.pipelines.shared.kafka_servers import job_servers
+
+    try:
+        return job_servers(client_settings(bootstrap), pairs_of("--option", options, output))
+    except JobError as error:
+        fail(_exit_code(error), str(error), error.code, output)
+
+
 def run_job(
     name: str,
     master: str,
@@ -103,13 +143,7 @@ def run_job(
     from gateway.pipelines.shared.session import new_session, running_session
     from gateway.wire.client_link import AdminError, Unreachable
 
-    refuse_secured(output)
-    settings: dict[str, str] = {}
-    for each in conf:
-        key, equals, value = each.partition("=")
-        if not equals or not key:
-            usage(f"--conf {each!r}: must be key=value", output)
-        settings[key] = value
+    settings = pairs_of("--conf", conf, output)
     try:
         running = running_session()
         if running is not None:
@@ -136,10 +170,12 @@ def run_job(
 
 def _work_strictly(spark: SparkSession, work: Callable[[SparkSession], T]) -> T:
     """Return the result of `work`. Raises JobError if the session would leave out files."""
+    from gateway.pipelines.shared.kafka_servers import secrets_hidden
     from gateway.pipelines.shared.session import expect_strict_reads
 
     expect_strict_reads(spark)
-    return work(spark)
+    with secrets_hidden(spark):
+        return work(spark)
 
 
 def _stop(spark: SparkSession) -> None:
@@ -153,4 +189,6 @@ def _stop(spark: SparkSession) -> None:
 def _exit_code(error: JobError) -> int:
     if error.code == "UNREACHABLE":
         return EXIT_UNREACHABLE
+    if error.code == "UNSUPPORTED_SECURITY":
+        return EXIT_CONFIG
     return EXIT_USAGE if error.code in _USAGE else EXIT_FAILED

@@ -11,7 +11,7 @@ import click
 from gateway.admin.notation import read_time
 from gateway.pipelines.archives import ArchiveFormat
 from gateway.pipelines.archives.lives import base_name, select_life
-from gateway.pipelines.job import job_options, run_job, seconds_type
+from gateway.pipelines.job import job_options, kafka_option, run_job, seconds_type, servers_of
 from gateway.pipelines.replays.model import ReplayReport, ReplayRequest
 from gateway.pipelines.replays.plan import parse_offsets
 from gateway.pipelines.replays.plan_store import FilePlans, PlanStore, TablePlans, default_state
@@ -112,6 +112,7 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
     default="2m",
     help="Give up after this time without progress; a bare number is seconds.",
 )
+@kafka_option
 @job_options(REPLAYED)
 def replay(
     source: str,
@@ -129,6 +130,7 @@ def replay(
     compression: str,
     transactional: bool,
     timeout: float,
+    options: Sequence[str],
     bootstrap: str,
     master: str,
     conf: Sequence[str],
@@ -139,6 +141,7 @@ def replay(
     A run that was interrupted is resumed by the same command. The target must be empty at first.
     """
     _check_options(bool(offsets and (start_time or end_time)), output)
+    servers = servers_of(bootstrap, options, output)
     request = ReplayRequest(
         topic,
         to_topic or base_name(topic),
@@ -165,11 +168,11 @@ def replay(
         held = {partition.topic for partition in state_now.ends}
         life = select_life(held, state_now.topic_ids, topic, topic_id)
         if not to_topic:
-            check_other_topic(state_now.topic_ids.get(life), bootstrap, base_name(topic))
-        wanted = replace(request, topic=life, cluster=cluster_id(bootstrap))
+            check_other_topic(state_now.topic_ids.get(life), servers, base_name(topic))
+        wanted = replace(request, topic=life, cluster=cluster_id(servers))
         plans = _open_plans(spark, source, kind, state, wanted)
-        with show_progress(spark, bootstrap) as watcher:
-            return run_replay(spark, archive, bootstrap, wanted, plans, watcher=watcher)
+        with show_progress(spark, servers) as watcher:
+            return run_replay(spark, archive, servers, wanted, plans, watcher=watcher)
 
     report = run_job("replay", master, conf, output, work, (source, state))
     output.done(_data(report), _text(report))

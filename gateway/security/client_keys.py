@@ -38,7 +38,7 @@ def link_security(protocol: str, keys: Mapping[str, str]) -> LinkSecurity:
     login = _login(keys) if protocol.startswith("SASL") else None
     if protocol.endswith("SSL"):
         try:
-            context = client_context(_tls(keys))
+            context = client_context(tls_of(keys))
         except (TlsFault, SecretFault) as fault:
             raise ClientFault(str(fault)) from None
     elif login is not None and login.mechanism in ONLY_IN_TLS:
@@ -90,7 +90,8 @@ def _value(written: str) -> str:
         raise ClientFault(str(fault)) from None
 
 
-def _tls(keys: Mapping[str, str]) -> TlsConfig:
+def tls_of(keys: Mapping[str, str]) -> TlsConfig:
+    """Return what the keys name for TLS. Raises ClientFault, SecretFault."""
     for name in _STORES:
         if keys.get(name, "PEM").upper() != "PEM":
             raise ClientFault(f"{name}={keys[name]}: only PEM is read; convert the store")

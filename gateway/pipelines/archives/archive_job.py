@@ -37,6 +37,7 @@ from gateway.pipelines.shared.accepted_losses import (
     read_accepted,
 )
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_servers import KafkaServers
 from gateway.pipelines.shared.kafka_source import Isolation, read_ranges
 from gateway.pipelines.shared.partitions import COLUMNS, OffsetRange, TopicPartition
 from gateway.pipelines.shared.spark_errors import translate_spark_errors
@@ -111,7 +112,7 @@ class ArchiveJob:
         self,
         spark: SparkSession,
         archive: Archive,
-        bootstrap: str,
+        bootstrap: KafkaServers,
         request: ArchiveRequest,
         *,
         watcher: ArchiveWatcher | None = None,

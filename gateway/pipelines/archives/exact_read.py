@@ -17,6 +17,7 @@ from gateway.admin.client import AdminClient, Broker, Unreachable
 from gateway.pipelines.archives.port import UNREPRESENTABLE
 from gateway.pipelines.archives.rounds import GoneRange
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_servers import KafkaServers
 from gateway.pipelines.shared.kafka_source import Isolation
 from gateway.pipelines.shared.partitions import COLUMNS, OffsetRange, TopicPartition
 from gateway.pipelines.shared.topics import run_admin
@@ -44,7 +45,7 @@ class Unrepresentable(NamedTuple):
 
 
 def find_unrepresentable(
-    bootstrap: str, ranges: Iterable[OffsetRange], isolation: Isolation
+    bootstrap: KafkaServers, ranges: Iterable[OffsetRange], isolation: Isolation
 ) -> list[Unrepresentable]:
     """Return the records of these ranges that Spark cannot represent, in order.
 
@@ -74,7 +75,7 @@ def find_unrepresentable(
 
 def read_exactly(
     spark: SparkSession,
-    bootstrap: str,
+    bootstrap: KafkaServers,
     ranges: Iterable[OffsetRange],
     isolation: Isolation,
     offsets_per_task: int,
@@ -106,7 +107,9 @@ def tasks_of(
     return spark.createDataFrame(spread, TASK_COLUMNS)
 
 
-def _read(bootstrap: str, wanted: OffsetRange, isolation: Isolation) -> Iterator[pa.RecordBatch]:
+def _read(
+    bootstrap: KafkaServers, wanted: OffsetRange, isolation: Isolation
+) -> Iterator[pa.RecordBatch]:
     from gateway.pipelines.direct.decode import Decoder
 
     decoder = Decoder(*wanted.topic_partition, include_headers=True)

@@ -13,6 +13,7 @@ from gateway.admin.client import AdminClient
 from gateway.pipelines.archives.checking import FOLD
 from gateway.pipelines.archives.exact_read import TASK_COLUMNS, fetch_all, tasks_of
 from gateway.pipelines.archives.port import Holes, HoleSum
+from gateway.pipelines.shared.kafka_servers import KafkaServers
 from gateway.pipelines.shared.kafka_source import Isolation
 from gateway.pipelines.shared.partitions import OffsetRange, partition_of
 from gateway.pipelines.shared.topics import run_admin
@@ -27,7 +28,10 @@ OFFSETS_PER_TASK = 250_000
 
 
 def find_holes(
-    spark: SparkSession, bootstrap: str, ranges: Iterable[OffsetRange], isolation: Isolation
+    spark: SparkSession,
+    bootstrap: KafkaServers,
+    ranges: Iterable[OffsetRange],
+    isolation: Isolation,
 ) -> DataFrame:
     """Find the offsets of these ranges at which no reader of this isolation gets a record.
 
@@ -46,7 +50,7 @@ def find_holes(
     return tasks_of(spark, ranges, OFFSETS_PER_TASK).mapInArrow(find, HOLE_COLUMNS)
 
 
-def _holes(bootstrap: str, wanted: OffsetRange, isolation: Isolation) -> list[OffsetRange]:
+def _holes(bootstrap: KafkaServers, wanted: OffsetRange, isolation: Isolation) -> list[OffsetRange]:
     found: list[tuple[int, int]] = []
 
     async def work(client: AdminClient) -> None:

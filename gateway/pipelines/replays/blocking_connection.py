@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections import deque
 from typing import Any, NamedTuple
 
-from gateway.wire.client_link import API_VERSIONS, FRAME_BYTES_MAX, VERSION_MAX, Served, Unreachable
+from gateway.wire.client_link import (
+    API_VERSIONS,
+    FRAME_BYTES_MAX,
+    VERSION_MAX,
+    Security,
+    Served,
+    Unreachable,
+)
 from gateway.wire.messages import MalformedMessage, decode_response, encode_request
 
 CLIENT_ID = "gateway-replay"
@@ -21,10 +29,13 @@ class _Posted(NamedTuple):
 class BlockingConnection:
     """A connection to one server, which answers requests in order. Several may be in flight.
 
-    Any call may raise Unreachable. Then the connection is unusable and must be closed.
+    Any call may raise Unreachable. Then the connection is unusable and must be closed. A login that
+    the server refuses raises AdminError.
     """
 
-    def __init__(self, host: str, port: int, answer_s_max: float) -> None:
+    def __init__(
+        self, host: str, port: int, answer_s_max: float, security: Security | None = None
+    ) -> None:
         self.peer = f"{host}:{port}"
         self._correlation_id = 0
         # Requests in flight, oldest first. The server answers requests in this order.
@@ -36,14 +47,30 @@ class BlockingConnection:
             raise Unreachable(f"no server at {self.peer}: {error}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
+            self._encrypt(host, security)
             self._post(API_VERSIONS, 0, {})
             self._served.learn(self.take())
+            if security is not None:
+                asyncio.run(security.log_in(self._ask_for_login))
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         self._socket.close()
+
+    def _encrypt(self, host: str, security: Security | None) -> None:
+        context = None if security is None else security.context
+        if context is None:
+            return
+        try:
+            self._socket = context.wrap_socket(self._socket, server_hostname=host)
+        except OSError as error:
+            raise Unreachable(f"no server at {self.peer}: {error}") from None
+
+    async def _ask_for_login(self, key: int, fields: dict[str, Any], version_max: int) -> Any:
+        """Ask as `ask` does. A login is written as a coroutine, for connections of event loops."""
+        return self.ask(key, fields, version_max)
 
     def ask(self, key: int, fields: dict[str, Any], version_max: int = VERSION_MAX) -> Any:
         """Send a request and return kio's reply. No other request may be in flight."""

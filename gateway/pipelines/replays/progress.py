@@ -14,6 +14,7 @@ from gateway.interrupt import run_interruptibly
 from gateway.pipelines.replays.plan import ReplayPlan
 from gateway.pipelines.replays.replay_job import ReplayWatcher
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_servers import KafkaServers
 from gateway.wire.client_link import AdminError
 from ledger.command_line.output import note
 from ledger.command_line.progress import ProgressLine
@@ -27,7 +28,7 @@ _REFRESH_S = 1.0
 
 
 @contextmanager
-def show_progress(spark: SparkSession, bootstrap: str) -> Generator[ReplayWatcher]:
+def show_progress(spark: SparkSession, bootstrap: KafkaServers) -> Generator[ReplayWatcher]:
     """Show a bar on stderr if stderr is a terminal. A line for each retry is always printed."""
     line = ProgressLine()
     if not sys.stderr.isatty():
@@ -51,7 +52,7 @@ class _Lines(ReplayWatcher):
 class _Bar(_Lines):
     """A progress bar that polls the target's end offsets while Spark works in a thread."""
 
-    def __init__(self, spark: SparkSession, bootstrap: str, line: ProgressLine) -> None:
+    def __init__(self, spark: SparkSession, bootstrap: KafkaServers, line: ProgressLine) -> None:
         super().__init__(line)
         self._spark = spark
         self._bootstrap = bootstrap

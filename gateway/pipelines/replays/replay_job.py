@@ -43,6 +43,7 @@ from gateway.pipelines.replays.transactional_writer import transaction_writer
 from gateway.pipelines.replays.transactions import FAILED, ReplayTransactions
 from gateway.pipelines.replays.writer import WriterLimits, check_topic_id
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_servers import KafkaServers
 from gateway.pipelines.shared.partitions import OffsetRange
 from gateway.pipelines.shared.session import session_settings
 from gateway.pipelines.shared.spark_errors import translate_spark_errors
@@ -89,7 +90,7 @@ class ReplayWatcher:
 def replay(
     spark: SparkSession,
     archive: Archive,
-    bootstrap: str,
+    bootstrap: KafkaServers,
     request: ReplayRequest,
     plans: PlanStore,
     *,
@@ -116,7 +117,7 @@ def replay(
     return job.retry(lambda: job.run(plans, offsets_at_once))
 
 
-def check_other_topic(archived: str | None, bootstrap: str, topic: str) -> None:
+def check_other_topic(archived: str | None, bootstrap: KafkaServers, topic: str) -> None:
     """Raise JobError if the topic of this name is the archived topic itself, by its id."""
     try:
         now = Topics(bootstrap).describe(topic).topic_id
@@ -139,7 +140,7 @@ class _ReplayRun:
         self,
         spark: SparkSession,
         archive: Archive,
-        bootstrap: str,
+        bootstrap: KafkaServers,
         request: ReplayRequest,
         watcher: ReplayWatcher,
         clock: Clock,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from gateway.admin.client import AdminClient, raise_for
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_servers import KafkaServers
 from gateway.pipelines.shared.topics import Topics, run_admin
 
 _DESCRIBE_CONFIGS, _INIT_PRODUCER_ID = 32, 22
@@ -49,7 +50,7 @@ def create_if_missing(topics: Topics, name: str, partitions: int) -> None:
             raise
 
 
-def describe_target(topics: Topics, bootstrap: str, name: str) -> ReplayTarget:
+def describe_target(topics: Topics, bootstrap: KafkaServers, name: str) -> ReplayTarget:
     """Look up the topic. Raises JobError with the remedy if the topic is unsuitable."""
     try:
         description = topics.describe(name)
@@ -100,7 +101,7 @@ def check_ends(target: ReplayTarget, expected: Mapping[int, int], append: bool) 
             )
 
 
-def cluster_id(bootstrap: str) -> str:
+def cluster_id(bootstrap: KafkaServers) -> str:
     """Return the id of the cluster, or "" if it has none. Raises JobError."""
 
     async def work(client: AdminClient) -> str:
@@ -130,7 +131,7 @@ def check_target(target: ReplayTarget, partitions: int, oldest_age_ms: int) -> N
         )
 
 
-def _configs(bootstrap: str, name: str) -> dict[str, str]:
+def _configs(bootstrap: KafkaServers, name: str) -> dict[str, str]:
     """Return the effective values of the settings that matter to a replay."""
     resource = {
         "resource_type": _TOPIC_RESOURCE,
@@ -147,7 +148,7 @@ def _configs(bootstrap: str, name: str) -> dict[str, str]:
     return run_admin(bootstrap, work)
 
 
-def new_producer_id(bootstrap: str) -> ProducerId:
+def new_producer_id(bootstrap: KafkaServers) -> ProducerId:
     """Obtain an unused producer id. Raises JobError."""
     fields = {
         "transactional_id": None,

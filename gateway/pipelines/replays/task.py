@@ -14,6 +14,7 @@ from gateway.pipelines.replays.encode import Encoder, RecordRows, record_rows
 from gateway.pipelines.replays.plan import PartitionPlan, ReplayChunk, ReplayPlan
 from gateway.pipelines.replays.writer import PartitionWriter, WriterLimits
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_servers import KafkaServers
 from gateway.wire.client_link import AdminError, Unreachable
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ PartitionSlice = tuple[int, Any]
 class SendOptions(NamedTuple):
     """The settings for sending batches. `codec` is Kafka's number of the compression."""
 
-    bootstrap: str
+    bootstrap: KafkaServers
     codec: int
     batch_bytes: int
     limits: WriterLimits

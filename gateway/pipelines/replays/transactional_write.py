@@ -19,6 +19,7 @@ from gateway.pipelines.replays.transactions import (
     check_nothing_written,
 )
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_servers import KafkaServers
 
 WriteChunks = Callable[[Sequence[ReplayChunk], Sending], list[Any]]
 """A function that writes chunks and returns one row of `RESULT` for each partition with records."""
@@ -30,7 +31,7 @@ class TransactionalWrite:
     def __init__(
         self,
         plan: ReplayPlan,
-        bootstrap: str,
+        bootstrap: KafkaServers,
         transactions: ReplayTransactions,
         write: WriteChunks,
         offsets_at_once: int,

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from gateway.admin.client import parse_bootstrap
 from gateway.pipelines.replays.blocking_connection import BlockingConnection
 from gateway.pipelines.replays.encode import Encoder, RecordRows
 from gateway.pipelines.replays.plan import SEQUENCE_MAX, PartitionPlan, ReplayChunk, ReplayPlan
@@ -30,6 +29,7 @@ from gateway.pipelines.replays.task import (
 from gateway.pipelines.replays.transactions import FAILED, refused
 from gateway.pipelines.replays.writer import LookupNeeded, find_leader
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_servers import settings_of
 from gateway.wire.client_link import AdminError, Unreachable
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class TransactionalWriter:
         """Write all records of `source`, which begin with `number`. Returns the number behind."""
         try:
             connection = find_leader(
-                parse_bootstrap(self._options.bootstrap),
+                settings_of(self._options.bootstrap),
                 self._plan,
                 self._index,
                 self._options.limits.answer_s_max,

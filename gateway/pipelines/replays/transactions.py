@@ -25,6 +25,7 @@ from gateway.pipelines.archives.exact_read import fetch_all
 from gateway.pipelines.archives.port import ignore_step
 from gateway.pipelines.replays.target import ProducerId
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_servers import KafkaServers
 from gateway.pipelines.shared.kafka_source import Isolation
 from gateway.pipelines.shared.partitions import OffsetRange
 from gateway.pipelines.shared.topics import run_admin
@@ -65,7 +66,7 @@ class ReplayTransactions:
     """The transactions of one plan. Any method may raise JobError."""
 
     def __init__(
-        self, bootstrap: str, name: str, at_step: Callable[[str], None] = ignore_step
+        self, bootstrap: KafkaServers, name: str, at_step: Callable[[str], None] = ignore_step
     ) -> None:
         """`name` is the transactional id, and the group of the positions.
 
@@ -234,7 +235,7 @@ def _source_of(metadata: str | None) -> int:
         raise JobError(f"the position {metadata!r} is not one of a replay", "BAD_STATE") from None
 
 
-def check_nothing_written(bootstrap: str, topic: str, begins: Mapping[int, int]) -> None:
+def check_nothing_written(bootstrap: KafkaServers, topic: str, begins: Mapping[int, int]) -> None:
     """Raise JobError if a partition has a committed record at or behind its offset in `begins`.
 
     Called if a plan has no position: it has not begun, or its positions have expired.

@@ -19,11 +19,12 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from gateway.admin.client import parse_bootstrap
+from gateway.admin.client_settings import ClientSettings
 from gateway.pipelines.replays.blocking_connection import BlockingConnection
 from gateway.pipelines.replays.encode import Encoder, RecordRows
 from gateway.pipelines.replays.plan import SEQUENCE_MAX, PartitionPlan, ReplayPlan
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_servers import KafkaServers, link_security, settings_of
 from gateway.wire import batches
 from gateway.wire.client_link import Unreachable
 
@@ -69,14 +70,14 @@ class PartitionWriter:
         self,
         plan: ReplayPlan,
         partition: PartitionPlan,
-        bootstrap: str,
+        bootstrap: KafkaServers,
         encoder: Encoder,
         limits: WriterLimits,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._plan = plan
         self._partition = partition
-        self._servers = parse_bootstrap(bootstrap)
+        self._settings = settings_of(bootstrap)
         self._encoder = encoder
         self._limits = limits
         self._pause = pause
@@ -262,7 +263,7 @@ class PartitionWriter:
         self._window = 1
         self.looks += 1
         self._connection = find_leader(
-            self._servers, self._plan, self._partition.partition, self._limits.answer_s_max
+            self._settings, self._plan, self._partition.partition, self._limits.answer_s_max
         )
         end = self._end_offset()
         self._check_last_batch(min(end, self._partition.end_offset))
@@ -373,14 +374,21 @@ def check_topic_id(plan: ReplayPlan, topic_id: object) -> None:
 
 
 def find_leader(
-    servers: Iterable[tuple[str, int]], plan: ReplayPlan, partition: int, answer_s_max: float
+    settings: ClientSettings, plan: ReplayPlan, partition: int, answer_s_max: float
 ) -> BlockingConnection:
-    """Return a connection to the current leader. Raises LookupNeeded, Unreachable or JobError."""
+    """Return a connection to the current leader.
+
+    Raises LookupNeeded, Unreachable, AdminError or JobError.
+    """
+    security = link_security(settings)
+
+    def connect(host: str, port: int) -> BlockingConnection:
+        return BlockingConnection(host, port, answer_s_max, security)
+
     fault: Exception | None = None
-    for host, port in servers:
+    for host, port in settings.servers:
         try:
-            asked = BlockingConnection(host, port, answer_s_max)
-            return _leader_from(asked, plan, partition, answer_s_max)
+            return _leader_from(connect(host, port), connect, plan, partition)
         except (Unreachable, LookupNeeded) as error:
             fault = error
     assert fault is not None
@@ -388,7 +396,10 @@ def find_leader(
 
 
 def _leader_from(
-    asked: BlockingConnection, plan: ReplayPlan, partition: int, answer_s_max: float
+    asked: BlockingConnection,
+    connect: Callable[[str, int], BlockingConnection],
+    plan: ReplayPlan,
+    partition: int,
 ) -> BlockingConnection:
     """Connect to the leader that `asked` names. Closes `asked` unless it is the leader."""
     keep = False
@@ -408,7 +419,7 @@ def _leader_from(
         keep = asked.peer == f"{leader.host}:{leader.port}"
         if keep:
             return asked
-        return BlockingConnection(leader.host, leader.port, answer_s_max)
+        return connect(leader.host, leader.port)
     finally:
         if not keep:
             asked.close()

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from gateway.admin.metadata_address import metadata_address
 from gateway.interrupt import run_interruptibly
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_servers import KafkaServers
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from gateway.pipelines.shared.storage import open_storage, read_topic
 from gateway.pipelines.shared.topics import run_admin
@@ -34,7 +35,9 @@ class LossesUnknown(JobError):
         )
 
 
-def read_accepted(bootstrap: str, topics: Iterable[str], metadata: str = "") -> AcceptedRanges:
+def read_accepted(
+    bootstrap: KafkaServers, topics: Iterable[str], metadata: str = ""
+) -> AcceptedRanges:
     """Return the accepted losses of these topics. A Kafka broker has none.
 
     `metadata` replaces the address that the gateways name. Raises LossesUnknown if it leads

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from gateway.pipelines.shared.kafka_servers import KafkaServers, source_options
 from gateway.pipelines.shared.partitions import OffsetRange
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def offsets_json(offsets: Mapping[tuple[str, int], int]) -> str:
 
 def read_ranges(
     spark: SparkSession,
-    bootstrap: str,
+    bootstrap: KafkaServers,
     ranges: Iterable[OffsetRange],
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
@@ -40,7 +41,7 @@ def read_ranges(
     source.
     """
     wanted = list(ranges)
-    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
+    reader = spark.read.format("kafka").options(**source_options(bootstrap))
     assigned: dict[str, list[int]] = {}
     for each in wanted:
         assigned.setdefault(each.topic, []).append(each.partition)

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from gateway.admin import topics as asking
 from gateway.admin.client import AdminClient, AdminError, Unreachable
+from gateway.admin.client_settings import UnsupportedSecurity
 from gateway.interrupt import run_interruptibly
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_servers import UNSUPPORTED, KafkaServers
 from gateway.pipelines.shared.partitions import TopicPartition
 
 T = TypeVar("T")
@@ -76,7 +78,7 @@ def unknown_topic(name: str) -> JobError:
 class Topics:
     """The topics of one cluster. Each call opens its own connection and may raise JobError."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: KafkaServers) -> None:
         self._bootstrap = bootstrap
 
     def named(self, names: Sequence[str] = (), pattern: str = "") -> list[str]:
@@ -204,7 +206,7 @@ class Topics:
         return run_admin(self._bootstrap, work)
 
 
-def run_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[T]]) -> T:
+def run_admin(bootstrap: KafkaServers, work: Callable[[AdminClient], Awaitable[T]]) -> T:
     """Return the result of `work`, run over a new connection. Raises JobError."""
 
     async def run() -> T:
@@ -215,6 +217,8 @@ def run_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[T]]) -> T:
         return run_interruptibly(run())
     except ValueError as error:
         raise JobError(f"bootstrap: {error}", "BAD_BOOTSTRAP") from None
+    except UnsupportedSecurity as error:
+        raise JobError(str(error), UNSUPPORTED) from None
     except AdminError as error:
         raise JobError(str(error), error.code) from error
     except Unreachable as error:

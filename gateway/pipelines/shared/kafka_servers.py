@@ -1,0 +1,170 @@
+"""How a job reaches the Kafka port: the servers, and the client keys of TLS and SASL.
+
+The driver and our own tasks connect by `ClientSettings`, and Spark's Kafka source by its options
+`kafka.*`. Both get the same keys. Keys, certificates and the password are read once, on the driver,
+so that executors need none of the files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from gateway.admin.client_settings import (
+    CLIENT_KEYS,
+    PLAINTEXT,
+    PROTOCOL,
+    ClientSettings,
+    UnsupportedSecurity,
+)
+from gateway.pipelines.shared.errors import JobError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from gateway.config import TlsConfig
+    from gateway.security.link_security import LinkSecurity, Login
+
+KafkaServers = ClientSettings | str
+"""The bootstrap servers, with the keys by which they are reached; servers alone: plain text."""
+
+UNSUPPORTED: Final = "UNSUPPORTED_SECURITY"
+_PREFIX: Final = "kafka."
+_OPTIONS_REGEX: Final = "spark.sql.redaction.options.regex"
+_MODULES: Final = {
+    "PLAIN": "plain.PlainLoginModule",
+    "SCRAM-SHA-256": "scram.ScramLoginModule",
+    "SCRAM-SHA-512": "scram.ScramLoginModule",
+}
+# The keys in place of which `portable_keys` returns what they name.
+_NAMING: Final = re.compile(
+    r"sasl\.(username|password|jaas\.config)|ssl\.(ca|key|certificate)\.location|"
+    r"ssl\.(keystore|truststore)\..*|ssl\.key\.password"
+)
+_KEY: Final = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?-----END \1-----\n?", re.DOTALL)
+_CERTIFICATE: Final = re.compile(
+    r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL
+)
+
+
+def settings_of(servers: KafkaServers) -> ClientSettings:
+    """Return the settings of connections to these servers."""
+    return ClientSettings(servers) if isinstance(servers, str) else servers
+
+
+def source_options(servers: KafkaServers) -> dict[str, str]:
+    """Return the options with which Spark's Kafka source reaches these servers."""
+    settings = settings_of(servers)
+    keys = {f"{_PREFIX}{key}": value for key, value in settings.keys.items()}
+    return {f"{_PREFIX}bootstrap.servers": settings.bootstrap, **keys}
+
+
+def job_servers(settings: ClientSettings, options: Mapping[str, str]) -> ClientSettings:
+    """Return the settings with options such as `kafka.security.protocol`, for every process.
+
+    Raises JobError if an option is no key of TLS or SASL, or if the keys cannot be used.
+    """
+    keys = dict(settings.keys)
+    for option, value in options.items():
+        key = option.removeprefix(_PREFIX)
+        if not option.startswith(_PREFIX) or key not in CLIENT_KEYS:
+            raise JobError(
+                f"option {option!r}: must be a key of TLS or SASL of Kafka's client, such as "
+                f"{_PREFIX}{PROTOCOL}",
+                "USAGE",
+            )
+        keys[key] = value
+    return settings._replace(keys=portable_keys(keys))
+
+
+def portable_keys(keys: Mapping[str, str]) -> dict[str, str]:
+    """Return keys with the same meaning that name no file, for Kafka's own client and ours.
+
+    Empty if they ask for plain text. Raises JobError.
+    """
+    if keys.get(PROTOCOL, "" if keys else PLAINTEXT).upper() == PLAINTEXT:
+        return {}
+    security = link_security(ClientSettings("", keys))
+    assert security is not None
+    found = {key: value for key, value in keys.items() if not _NAMING.fullmatch(key)}
+    if security.login is not None:
+        found["sasl.jaas.config"] = _jaas(security.login)
+    if security.context is not None:
+        found |= _pem(keys)
+    return found
+
+
+def link_security(settings: ClientSettings) -> LinkSecurity | None:
+    """Return how our own connections are secured, None for plain text. Raises JobError."""
+    from gateway.security.link_security import LinkSecurity
+
+    try:
+        security = settings.security()
+    except UnsupportedSecurity as fault:
+        raise JobError(str(fault), UNSUPPORTED) from None
+    assert security is None or isinstance(security, LinkSecurity)
+    return security
+
+
+def _jaas(login: Login) -> str:
+    module = _MODULES.get(login.mechanism)
+    if module is None:
+        raise JobError(
+            f"sasl.mechanism={login.mechanism}: jobs on Spark log in by "
+            f"{', '.join(sorted(_MODULES))}; nothing was sent",
+            UNSUPPORTED,
+        )
+    user, password = (re.sub(r'(["\\])', r"\\\1", each) for each in (login.user, login.password))
+    name = f"org.apache.kafka.common.security.{module}"
+    return f'{name} required username="{user}" password="{password}";'
+
+
+def _pem(keys: Mapping[str, str]) -> dict[str, str]:
+    """Return the certificates and the private key that the keys name. Raises JobError."""
+    from gateway.security.client_keys import ClientFault, tls_of
+    from gateway.security.secret_values import SecretFault
+
+    try:
+        return _contents(tls_of(keys))
+    except (ClientFault, SecretFault) as fault:
+        raise JobError(f"{fault}; nothing was sent", UNSUPPORTED) from None
+
+
+def _contents(tls: TlsConfig) -> dict[str, str]:
+    from gateway.security.secret_values import is_reference, read_private, read_public, resolve
+
+    def text(written: str) -> str:
+        return resolve(written).decode() if is_reference(written) else written
+
+    found: dict[str, str] = {}
+    trusted = text(tls.trusted) if tls.truststore is None else read_public(tls.truststore).decode()
+    if trusted:
+        found["ssl.truststore.type"] = "PEM"
+        found["ssl.truststore.certificates"] = "".join(_CERTIFICATE.findall(trusted))
+    own = text(tls.key) + "\n" + text(tls.certificates)
+    if tls.keystore is not None:
+        own = read_private(tls.keystore).decode()
+    key = _KEY.search(own)
+    if key is not None:
+        found["ssl.keystore.type"] = "PEM"
+        found["ssl.keystore.key"] = key[0]
+        found["ssl.keystore.certificate.chain"] = "".join(_CERTIFICATE.findall(own))
+    if tls.key_password:
+        found["ssl.key.password"] = text(tls.key_password).strip()
+    return found
+
+
+@contextmanager
+def secrets_hidden(spark: SparkSession) -> Generator[None]:
+    """Let Spark hide the secrets of `source_options` in its UI and its event files.
+
+    A session of the user may lack the settings that a session of a job begins with.
+    """
+    from gateway.pipelines.shared.session import REDACTED, session_settings
+
+    own, ours = str(spark.conf.get(_OPTIONS_REGEX, "")), REDACTED[_OPTIONS_REGEX]
+    hidden = f"{ours}|(?:{own})" if own and own != ours else ours
+    with session_settings(spark, {_OPTIONS_REGEX: hidden}):
+        yield

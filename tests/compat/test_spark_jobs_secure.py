@@ -1,0 +1,182 @@
+"""Goal: jobs on Spark archive, replay and audit over SASL_SSL, and Spark shows no secret.
+
+Method: one `gateway dev --secure`, and the commands as processes of their own, each with a new
+Spark that writes event files. The keys are those of `client.properties`, or options by Spark's
+names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.admin.client_settings import SECRET_KEYS
+from gateway.pipelines.shared.kafka_servers import secrets_hidden
+from tests.compat.test_secure_dev import Started
+from tests.peers import spark as spark_peer
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.process,
+    pytest.mark.proof,
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore"),
+]
+ROWS = 300
+JOB_S_MAX = 240.0
+TOPIC = "orders"
+
+
+class Site:
+    """A gateway with TLS, a user and ACLs, and a topic in it that was archived."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.gateway = Started(directory / "data")
+        self.properties = self.gateway.place / "client.properties"
+        self.password = (self.gateway.place / "admin.password").read_text().strip()
+        self.events = directory / "events"
+        self.events.mkdir()
+        self.archive = directory / "archive"
+        self.run("topic", "create", TOPIC, "-p", "2", *self.by_file())
+        lines = "".join(f"record {number}\n" for number in range(ROWS))
+        self.run("topic", "produce", TOPIC, *self.by_file(), stdin=lines)
+
+    def by_file(self):
+        return ("-b", self.gateway.server, "--command-config", str(self.properties))
+
+    def by_options(self, mechanism, password):
+        """Return the options by Spark's names."""
+        kind = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
+        module = f"org.apache.kafka.common.security.{kind}LoginModule required"
+        keys = {
+            "security.protocol": "SASL_SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": self.gateway.place / "ca.pem",
+            "sasl.mechanism": mechanism,
+            "sasl.jaas.config": f'{module} username="admin" password="{password}";',
+        }
+        options = [f"--option=kafka.{key}={value}" for key, value in keys.items()]
+        return ("-b", self.gateway.server, *options)
+
+    def run(self, *words, stdin="", code=0):
+        """Run a command; return what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "gateway", *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=JOB_S_MAX,
+            env={**os.environ, **spark_peer.environment(self.directory)},
+        )
+        assert done.returncode == code, f"{words[:3]}: {done.returncode}\n{done.stderr[-3000:]}"
+        assert self.password not in done.stdout + done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    def job(self, *words, code=0):
+        conf = spark_peer.conf_words(self.directory)
+        conf += ["--conf", "spark.eventLog.enabled=true"]
+        conf += ["--conf", f"spark.eventLog.dir=file://{self.events}", "--master", "local[2]"]
+        told = self.run("job", *words, *conf, "-o", "json", code=code)
+        return json.loads(told.strip().splitlines()[-1])
+
+    def shown(self):
+        """Return all that Spark wrote about its queries: event files and its log."""
+        files = [each for each in self.events.rglob("*") if each.is_file()]
+        assert files
+        return "".join(
+            each.read_text(errors="replace") for each in [*files, *self.directory.glob("*.log")]
+        )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    made = Site(tmp_path_factory.mktemp("jobs"))
+    yield made
+    made.gateway.process.stop(60.0)
+    assert "Traceback" not in made.gateway.output()
+
+
+def test_a_topic_is_archived_replayed_and_audited(site):
+    done = site.job("archive", TOPIC, "--to", str(site.archive), *site.by_file())
+    assert (done["offsets"], done["set_aside"]) == (ROWS, [])
+    again = site.job("archive", TOPIC, "--to", str(site.archive), *options(site, "SCRAM-SHA-512"))
+    assert again["offsets"] == 0
+    ways = {"once": ["--transactional", *site.by_file()], "twice": options(site, "PLAIN")}
+    for target, words in ways.items():
+        place = ("--from", str(site.archive), "--topic", TOPIC, "--to-topic", target)
+        done = site.job("replay", *place, "--create", *words)
+        assert done["records"] == done["written"] == ROWS
+        sides = (f"topic:{TOPIC}", f"topic:{target}", "--align", "rank", "--allow-gaps")
+        assert site.job("audit", *sides, *site.by_file())["verdict"] == "equal"
+    shown = site.shown()
+    assert site.password not in shown
+    assert "KafkaRelation" in shown  # the plans of the queries are there
+
+
+def options(site, mechanism):
+    return site.by_options(mechanism, site.password)
+
+
+def test_a_wrong_password_is_one_line(site):
+    words = ("archive", TOPIC, "--to", str(site.archive), *site.by_options("PLAIN", "wrong"))
+    told = site.job(*words, code=1)
+    assert told["code"] == "SASL_AUTHENTICATION_FAILED"
+    assert "wrong" not in told["error"]
+
+
+def test_other_options_are_refused_before_anything_is_sent(site):
+    for word, said in (
+        ("kafka.isolation.level=x", "must be a key of TLS or SASL"),
+        ("security.protocol=SSL", "must be a key of TLS or SASL"),
+        ("kafka.sasl.password", "must be key=value"),
+    ):
+        told = site.run(
+            "job",
+            "archive",
+            TOPIC,
+            "--to",
+            "x",
+            "--option",
+            word,
+            "-b",
+            site.gateway.server,
+            code=2,
+        )
+        assert said in told and told.count("\n") == 1
+    told = site.run(
+        *("job", "archive", TOPIC, "--to", "x", "-b", site.gateway.server),
+        *("--option", "kafka.security.protocol=SASL_SSL"),
+        *("--option", "kafka.sasl.mechanism=GSSAPI"),
+        code=78,
+    )
+    assert "nothing was sent" in told
+
+
+def test_a_session_of_the_user_hides_the_secrets_too(spark):
+    key = "spark.sql.redaction.options.regex"
+    before = spark.conf.get(key, None)
+    for own in (None, "(?i)mine", "(?i)jaas|ssl[.].*key|password|secret|passphrase"):
+        spark.conf.unset(key) if own is None else spark.conf.set(key, own)
+        with secrets_hidden(spark):
+            pattern = spark._jvm.java.util.regex.Pattern.compile(spark.conf.get(key))
+            assert all(pattern.matcher(f"kafka.{each}").find() for each in SECRET_KEYS)
+            assert own != "(?i)mine" or pattern.matcher("kafka.mine").find()
+    spark.conf.unset(key) if before is None else spark.conf.set(key, before)
+
+
+def test_executors_need_no_file(site):
+    """What tasks get is the content of the files."""
+    from gateway.admin.client_settings import ClientSettings
+    from gateway.admin.command_config import client_keys_of
+    from gateway.pipelines.shared.kafka_servers import job_servers
+
+    keys = client_keys_of(str(site.properties))
+    found = job_servers(ClientSettings(site.gateway.server, keys), {}).keys
+    assert not [value for value in found.values() if str(Path(site.gateway.place)) in value]
+    assert "BEGIN CERTIFICATE" in found["ssl.truststore.certificates"]
