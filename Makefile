@@ -174,10 +174,13 @@ bench-page: $(RUN)/.ready $(DEV)/.ready ## the web page with 100 and 10,000 topi
 bench-security: $(RUN)/.ready $(DEV)/.ready ## quotas, TLS, logins and ACLs beside Apache Kafka 4.3 (RUNS=1 ROWS=quota)
 	$(DEV)/bin/python -m tests.bench.security $(if $(RUNS),--runs $(RUNS)) $(if $(ROWS),--rows $(ROWS))
 
+bench-groups: $(RUN)/.ready $(DEV)/.ready ## groups of 1,000 members of both protocols beside Apache Kafka 4.3 (RUNS=1 ROWS=classic)
+	$(DEV)/bin/python -m tests.bench.groups $(if $(RUNS),--runs $(RUNS)) $(if $(ROWS),--rows $(ROWS),--write)
+
 bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass, and gateway dev --secure (BEFORE=DIR)
 	$(DEV)/bin/python -m tests.bench.start
 	$(DEV)/bin/python -m tests.bench.secure_start $(if $(BEFORE),--before $(BEFORE))
 
 .PHONY: help run cluster check check-types check-rules compiled test-fast test peers differential proof proof-ledger proof-reading proof-transactions proof-transactions-processes proof-failover proof-losses proof-upgrade \
 	proof-spark proof-spark-newest proof-hostile docs screenshots demo spark bench \
-	bench-transactions bench-compaction bench-cluster bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-security bench-page bench-start bench-cli bench-wire
+	bench-transactions bench-compaction bench-cluster bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-security bench-groups bench-page bench-start bench-cli bench-wire

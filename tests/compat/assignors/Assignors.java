@@ -25,16 +25,18 @@ import org.apache.kafka.coordinator.group.modern.MemberSubscriptionAndAssignment
  * Runs Apache Kafka's assignors. Each line of stdin is one group: the assignor, whether all members
  * subscribe alike, the topics (two halves of the id, partitions), and the members (id, instance id
  * or -, numbers of topics, and the assignment before). Each line of stdout is the assignment after.
+ * With a number as argument, each group is assigned so often, and its line is the median time of the
+ * last half in nanoseconds.
  */
 public class Assignors {
     public static void main(String[] args) throws Exception {
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-            System.out.println(assign(new Scanner(line)));
+            System.out.println(assign(new Scanner(line), args.length == 0 ? 0 : Integer.parseInt(args[0])));
         }
     }
 
-    private static String assign(Scanner words) {
+    private static String assign(Scanner words, int times) {
         ConsumerGroupPartitionAssignor assignor =
             words.next().equals("range") ? new RangeAssignor() : new UniformAssignor();
         boolean alike = words.nextBoolean();
@@ -76,7 +78,24 @@ public class Assignors {
         }
         GroupSpecImpl spec = new GroupSpecImpl(
             members, alike ? SubscriptionType.HOMOGENEOUS : SubscriptionType.HETEROGENEOUS, inverted);
+        if (times > 0) {
+            return median(assignor, spec, describer(counts), times);
+        }
         return shown(order, topics, assignor.assign(spec, describer(counts)));
+    }
+
+    private static String median(
+        ConsumerGroupPartitionAssignor assignor, GroupSpecImpl spec, SubscribedTopicDescriber topics, int times
+    ) {
+        List<Long> took = new ArrayList<>();
+        for (int done = 0; done < times; done++) {
+            long begun = System.nanoTime();
+            assignor.assign(spec, topics);
+            took.add(System.nanoTime() - begun);
+        }
+        List<Long> last = new ArrayList<>(took.subList(times / 2, times));
+        java.util.Collections.sort(last);
+        return Long.toString(last.get(last.size() / 2));
     }
 
     private static SubscribedTopicDescriber describer(Map<Uuid, Integer> counts) {

@@ -20,11 +20,12 @@ SOURCE = Path(__file__).with_name("Assignors.java")
 
 
 class Kafka:
-    """A process with Kafka's assignors."""
+    """A process with Kafka's assignors. With `times` it returns how long they take."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: int = 0) -> None:
         jars = sorted(install.kafka_jars().glob("*.jar"))
         argv = [install.java(), "-cp", install.compiled(SOURCE, jars), "Assignors"]
+        argv += [str(times)] if times else []
         quiet = subprocess.DEVNULL
         self._process = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=quiet, text=True
@@ -38,6 +39,15 @@ class Kafka:
 
     def close(self) -> None:
         self._process.communicate()
+
+
+def milliseconds(case: dict[str, Any], times: int) -> float:
+    """Return the median time of Kafka's assignor for a group, once Java has compiled it."""
+    kafka = Kafka(times)
+    try:
+        return int(kafka.assign(case)) / 1e6
+    finally:
+        kafka.close()
 
 
 def _line(case: dict[str, Any]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import statistics
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,8 +39,30 @@ def is_homogeneous(subscriptions: Sequence[Sequence[int]]) -> bool:
     return all(each == subscriptions[0] for each in subscriptions)
 
 
+def milliseconds(case: dict[str, Any], times: int) -> float:
+    """Return the median time of our assignor for a group."""
+    spec, _ = _spec(case)
+    took_s: list[float] = []
+    for _ in range(times):
+        begun_s = time.perf_counter()
+        ASSIGNORS[case["assignor"]](spec)
+        took_s.append(time.perf_counter() - begun_s)
+    return statistics.median(took_s) * 1e3
+
+
 def ours(case: dict[str, Any]) -> list[dict[str, list[int]]]:
     """Return our assignment of a recorded group, as the recording has Kafka's."""
+    spec, ids = _spec(case)
+    found = ASSIGNORS[case["assignor"]](spec)
+    numbers = {topic: str(number) for number, topic in enumerate(ids)}
+    return [
+        {numbers[topic]: sorted(some) for topic, some in found[each["name"]].items()}
+        for each in case["members"]
+    ]
+
+
+def _spec(case: dict[str, Any]) -> tuple[AssignmentSpec, list[UUID]]:
+    """Return a recorded group as our assignors take it, and the ids of its topics."""
     ids = [UUID(int=(high % 2**64) << 64 | low % 2**64) for high, low, _ in case["topics"]]
     counts = {topic: row[2] for topic, row in zip(ids, case["topics"], strict=True)}
     members = {
@@ -49,12 +73,7 @@ def ours(case: dict[str, Any]) -> list[dict[str, list[int]]]:
         )
         for each in case["members"]
     }
-    found = ASSIGNORS[case["assignor"]](AssignmentSpec(members, counts, case["alike"]))
-    numbers = {topic: str(number) for number, topic in enumerate(ids)}
-    return [
-        {numbers[topic]: sorted(some) for topic, some in found[each["name"]].items()}
-        for each in case["members"]
-    ]
+    return AssignmentSpec(members, counts, case["alike"]), ids
 
 
 def moves(case: dict[str, Any], after: list[dict[str, list[int]]]) -> int:
