@@ -129,12 +129,18 @@ class _Homogeneous:
         takes_extra = self._extra > 0
         quota = self._least + takes_extra
         own = self._kept[name] = {}
-        for topic in in_id_order([topic for topic in target if topic in self._topics]):
-            had = in_number_order(target[topic])
+        known = [topic for topic in target if topic in self._topics]
+        for topic in in_id_order(known) if len(known) > 1 else known:
+            had = target[topic]
+            if len(had) <= quota:  # most members keep all, in whatever order
+                own[topic] = set(had)
+                quota -= len(had)
+                continue
+            order = in_number_order(had)
             if quota:
-                own[topic] = set(had[:quota])
-            self._free += [(topic, partition) for partition in had[quota:]]
-            quota -= min(quota, len(had))
+                own[topic] = set(order[:quota])
+            self._free += [(topic, partition) for partition in order[quota:]]
+            quota = 0
         # A member that has room leaves the extra partition to one that has it already, unless
         # all members from here on must take one.
         if quota and takes_extra and len(self._names) - index > self._extra:

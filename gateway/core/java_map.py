@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Sequence
+from functools import lru_cache
+from operator import mul
 from typing import Final
 from uuid import UUID
 
@@ -10,6 +13,11 @@ CHARACTERS_MAX: Final = 64 * 1024
 """Characters of all names together up to which their order is computed, because it takes time."""
 _TABLE_MIN = 16
 _LOW: Final = (1 << 64) - 1
+_WORD: Final = 0xFFFF_FFFF
+_SHORT: Final = 64  # characters; a member id has 36 or 22, and often the client id before it
+_SHORT_KEPT: Final = 8_192  # hashes of short names that are kept, in two megabytes at most
+_POWERS: Final = tuple(pow(31, each, 1 << 32) for each in reversed(range(2 * _SHORT)))
+"""The weights of the units of a string, the last one's at the end."""
 
 
 def in_map_order(names: Collection[str]) -> Sequence[str]:
@@ -28,11 +36,29 @@ def in_map_order(names: Collection[str]) -> Sequence[str]:
 
 def java_hash(text: str) -> int:
     """Return String.hashCode as an unsigned number."""
-    units = text.encode("utf-16-be", "surrogatepass")
+    return _short_hash(text) if len(text) <= _SHORT else _hash(text)
+
+
+def _hash(text: str) -> int:
     found = 0
-    for at in range(0, len(units), 2):
-        found = (31 * found + (units[at] << 8 | units[at + 1])) & 0xFFFF_FFFF
+    for unit in _units(text):
+        found = (31 * found + unit) & _WORD
     return found
+
+
+@lru_cache(_SHORT_KEPT)
+def _short_hash(text: str) -> int:
+    """Return the hash of a name, of which a group asks again at each assignment."""
+    units = _units(text)
+    return sum(map(mul, units, _POWERS[-len(units) :])) & _WORD
+
+
+def _units(text: str) -> Sequence[int]:
+    """Return the UTF-16 units of a text."""
+    if text.isascii():
+        return text.encode()
+    data = text.encode("utf-16-be", "surrogatepass")
+    return struct.unpack(f">{len(data) // 2}H", data)
 
 
 def _spread(number: int) -> int:
