@@ -33,6 +33,8 @@ _TLS: Final = "zookeeper-ssl-client-enable"
 _TRUSTED: Final = "zookeeper-ssl-truststore-location"
 _KEYS: Final = "zookeeper-ssl-keystore-location"
 _KEY_PASSWORD: Final = "zookeeper-ssl-keystore-password"
+_SASL: Final = "zookeeper-sasl-mechanism"
+DIGEST_MD5: Final = "DIGEST-MD5"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class ZooKeeperSecurity:
     truststore: Path | None = None  # PEM file with CA certificates; None: plain text
     keystore: Path | None = None  # PEM file with the private key and the certificates
     keystore_password: str = ""  # names the passphrase of the private key
+    sasl: bool = False  # the first identity is a user of SASL, proved by DIGEST-MD5
 
     @property
     def warning(self) -> str:
@@ -83,6 +86,14 @@ def zookeeper_rows(*, kafka: bool = True) -> list[Setting]:
             kafka=(KafkaKey("zookeeper.set.acl"),),
             help="required: create nodes for these identities alone, and do not start if any node "
             "is open to all; migrate: start nevertheless; off: create open nodes.",
+        ),
+        Setting(
+            name=_SASL,
+            kind="MECHANISM",
+            parse=units.one_of(DIGEST_MD5),
+            shown="ZooKeeper's digest scheme",
+            help="DIGEST-MD5: prove the identity by SASL; nodes are for users of SASL with these "
+            "names.",
         ),
         *_tls_rows(),
     ]
@@ -159,6 +170,7 @@ def security_of(values: Mapping[str, Any]) -> ZooKeeperSecurity:
         truststore=values.get(_TRUSTED) if tls else None,
         keystore=values.get(_KEYS) if tls else None,
         keystore_password=(values.get(_KEY_PASSWORD) or "") if tls else "",
+        sasl=bool(values.get(_SASL)),
     )
 
 
@@ -176,7 +188,7 @@ def zookeeper_faults(settings: Settings) -> Iterator[str]:
 
 def _unmet(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each setting that needs another one, with that."""
-    for name in (_READ_AUTH, _SET_ACL):
+    for name in (_READ_AUTH, _SET_ACL, _SASL):
         if values.get(name) and not values.get(_AUTH):
             yield name, _AUTH
     for name in (_TRUSTED, _KEYS, _KEY_PASSWORD):

@@ -20,6 +20,7 @@ class NodeConfig:
     zookeeper_auth: str = ""  # names the secret NAME:PASSWORD of this bookie; "": no identity
     zookeeper_read_auth: str = ""  # names that of the identity that may read what it creates
     zookeeper_set_acl: SetAcl | None = None  # None: required, if there is an identity
+    zookeeper_sasl_mechanism: str | None = None  # DIGEST-MD5; None: the digest scheme
     zookeeper_ssl_client_enable: bool = False  # True connects to ZooKeeper by TLS
     zookeeper_ssl_truststore_location: Path | None = None  # PEM certificates of ZooKeeper's CA
     zookeeper_ssl_keystore_location: Path | None = None  # PEM key and certificates for ZooKeeper
@@ -86,6 +87,7 @@ class NodeConfig:
             auth=self.zookeeper_auth,
             read_auth=self.zookeeper_read_auth,
             set_acl=self.zookeeper_set_acl or SetAcl.REQUIRED,
+            sasl=self.zookeeper_sasl_mechanism is not None,
             truststore=self.zookeeper_ssl_truststore_location if tls else None,
             keystore=self.zookeeper_ssl_keystore_location if tls else None,
             keystore_password=self.zookeeper_ssl_keystore_password if tls else "",

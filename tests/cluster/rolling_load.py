@@ -225,7 +225,7 @@ class Load:
 
 def stored(place):
     """Return how often each committed value is in the topic, read by a client of its own."""
-    consumer = Consumer({**place.properties, "group.id": "judge", "enable.auto.commit": False})
+    consumer = Consumer({**place.properties, "group.id": GROUP, "enable.auto.commit": False})
     found = Counter()
     try:
         at = [TopicPartition(TOPIC, index, OFFSET_BEGINNING) for index in range(PARTITIONS)]

@@ -83,7 +83,7 @@ class Site:
         conf += ["--conf", "spark.eventLog.enabled=true"]
         conf += ["--conf", f"spark.eventLog.dir=file://{self.events}", "--master", "local[2]"]
         told = self.run("job", *words, *conf, "-o", "json", code=code)
-        return json.loads(told.strip().splitlines()[-1])
+        return json.loads(told if code == 0 else told.strip().splitlines()[-1])
 
     def shown(self):
         """Return all that Spark wrote about its queries: event files and its log."""

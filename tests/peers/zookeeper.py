@@ -12,6 +12,7 @@ import itertools
 import os
 import re
 import socket
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -70,8 +71,11 @@ class ZooKeeper(ServerProcess):
         synced: bool = False,
         applies_acls: bool = False,
         tls: ServerTls | None = None,
+        sasl_users: Mapping[str, str] | None = None,
     ) -> None:
+        """`sasl_users` are the passwords of those that may authenticate by DIGEST-MD5."""
         super().__init__(data)
+        self.sasl_users = sasl_users
         self.log = data / "zookeeper.log"
         self.applies_acls = applies_acls
         self.tls = tls
@@ -128,10 +132,22 @@ class ZooKeeper(ServerProcess):
             "zookeeper.forceSync": "yes" if self.synced else "no",
             "zookeeper.skipACL": "no" if self.applies_acls else "yes",
         }
+        if self.sasl_users is not None:
+            properties["java.security.auth.login.config"] = str(self._write_users(self.sasl_users))
+            provider = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+            properties["zookeeper.authProvider.1"] = provider
         words = [f"-D{key}={value}" for key, value in properties.items()]
         classpath = ("-cp", f"{install.zookeeper_jars()}/*")
         main = (self.main, str(self._config))
         return [install.java(), f"-Xmx{self.heap_mb}m", *JVM, *words, *classpath, *main]
+
+    def _write_users(self, users: Mapping[str, str]) -> Path:
+        """Return a JAAS file with the users."""
+        lines = [f'    user_{name}="{password}"' for name, password in users.items()]
+        module = "org.apache.zookeeper.server.auth.DigestLoginModule required"
+        file = self.data / "jaas.conf"
+        file.write_text("\n".join([f"Server {{\n  {module}", *lines]) + ";\n};\n")
+        return file
 
     @property
     def _config(self) -> Path:

@@ -3,8 +3,9 @@
 # pyright: reportUnknownArgumentType=false
 """The identities of a process at ZooKeeper, the ACLs of what it creates, and its TLS.
 
-Identities are those of ZooKeeper's digest scheme: a name, and the SHA-1 of name and password. An
-ACL names the cluster's identity, with all rights, and the identity that may only read.
+Identities are those of ZooKeeper's digest scheme: a name, and the SHA-1 of name and password; or
+users of SASL, by DIGEST-MD5. An ACL names the cluster's identity, with all rights, and the identity
+that may only read.
 Source: ZooKeeper, `DigestAuthenticationProvider.java`, whose default algorithm is SHA-1.
 """
 
@@ -27,6 +28,7 @@ from ledger.command_line.zookeeper_settings import (
 )
 
 DIGEST: Final = "digest"
+SASL: Final = "sasl"
 WORLD: Final = "world"
 
 
@@ -39,8 +41,17 @@ class SealedAuth(wire.Auth):
         return "Auth(hidden)"
 
 
+class SealedSasl(wire.SASL):
+    """A step of the login by SASL. Its text has no proof of a password."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "SASL(hidden)"
+
+
 class Identity(NamedTuple):
-    """A name and a password of the digest scheme."""
+    """A name and a password of the digest scheme, or of SASL."""
 
     name: str
     password: str
@@ -70,6 +81,8 @@ class ZooKeeperAccess:
     # Paths, below the root of the store, of nodes with secrets: the reader sees neither them nor
     # those below.
     secret_paths: tuple[str, ...] = ()
+    # `identity` and `reader` are users of SASL; `others` are of the digest scheme nevertheless.
+    sasl: bool = False
     # Computed from the others: the ACLs of nodes with and without secrets.
     _closed: tuple[ACL, ...] = field(init=False, repr=False)
     _secret: tuple[ACL, ...] = field(init=False, repr=False)
@@ -78,15 +91,24 @@ class ZooKeeperAccess:
         assert self.identity is not None or self.set_acl is SetAcl.OFF
         secret: list[ACL] = []
         if self.identity is not None:
-            secret.append(ACL(Permissions.ALL, self.identity.acl_id))
-        readers = () if self.reader is None else (ACL(Permissions.READ, self.reader.acl_id),)
+            secret.append(ACL(Permissions.ALL, self._id_of(self.identity)))
+        readers = () if self.reader is None else (ACL(Permissions.READ, self._id_of(self.reader)),)
         object.__setattr__(self, "_secret", tuple(secret))
         object.__setattr__(self, "_closed", (*secret, *readers))
 
     @property
     def proved(self) -> tuple[Identity, ...]:
-        """The identities that each connection proves."""
-        return () if self.identity is None else (self.identity, *self.others)
+        """The identities of the digest scheme that each connection proves."""
+        own = () if self.identity is None or self.sasl else (self.identity,)
+        return (*own, *self.others)
+
+    @property
+    def user(self) -> Identity | None:
+        """The user of SASL as which each connection authenticates, or None."""
+        return self.identity if self.sasl else None
+
+    def _id_of(self, identity: Identity) -> Id:
+        return Id(SASL, identity.name) if self.sasl else identity.acl_id
 
     @property
     def checks_nodes(self) -> bool:
@@ -128,6 +150,7 @@ def read_access(security: ZooKeeperSecurity, secret_paths: tuple[str, ...] = ())
         set_acl=SetAcl.OFF if identity is None else security.set_acl,
         tls=tls,
         secret_paths=secret_paths,
+        sasl=security.sasl and identity is not None,
     )
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import select
 import socket
 import threading
@@ -27,6 +28,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from kazoo.exceptions import (
+    EXCEPTIONS,
     AuthFailedError,
     ConnectionClosedError,
     ConnectionDropped,
@@ -35,6 +37,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.connection import AUTH_XID, CLOSE_RESPONSE, ConnectionHandler
 from kazoo.protocol.serialization import (
+    SASL,
     CheckVersion,
     Transaction,
     Watch,
@@ -45,12 +48,14 @@ from kazoo.retry import ForceRetryError
 
 from ledger.adapters.system.clock import monotonic_s
 from ledger.adapters.zookeeper.close_session import Session
+from ledger.adapters.zookeeper.digest_md5 import DigestFailed, DigestMd5
 from ledger.adapters.zookeeper.session_proof import SessionProof
-from ledger.adapters.zookeeper.zookeeper_access import ZooKeeperAccess
+from ledger.adapters.zookeeper.zookeeper_access import Identity, SealedSasl, ZooKeeperAccess
 from ledger.adapters.zookeeper.zookeeper_tls import ZooKeeperTls, receive, wrap
 
 _WRITE_BYTES = 64 * 1024  # most bytes of requests that are joined for one write
 _READ_BYTES = 64 * 1024
+_CNONCE_BYTES = 16
 
 # A server that is starting accepts connections and does not answer the first request on them (seen
 # with 3.9.3). kazoo would wait for a whole session, which would often lose the session.
@@ -370,12 +375,37 @@ class ZooKeeperConnection(ConnectionHandler):
 
     def _authenticate(self, timeout_s: float) -> None:
         """Prove the identities of this process, before any request on a new connection."""
+        if self._access.user is not None:
+            self._log_in(timeout_s, self._access.user)
         for identity in self._access.proved:
             try:
                 self._invoke(timeout_s, identity.request, xid=AUTH_XID)
             except AuthFailedError as error:  # for kazoo, this would be the end of the thread
                 text = f"ZooKeeper refused the identity {identity.name}"
                 raise ConnectionDropped(text) from error
+
+    def _log_in(self, timeout_s: float, user: Identity) -> None:
+        """Authenticate by SASL. ZooKeeper ends the connection if it refuses the user."""
+        exchange = DigestMd5(user.name, user.password, secrets.token_hex(_CNONCE_BYTES))
+        try:
+            challenge = self._ask_sasl(b"", 1, timeout_s)
+            exchange.check(self._ask_sasl(exchange.response(challenge), 2, timeout_s))
+        except (KazooException, DigestFailed) as error:
+            text = f"ZooKeeper refused the user {user.name} of SASL: {error or 'connection ended'}"
+            raise ConnectionDropped(text) from error
+
+    def _ask_sasl(self, token: bytes, xid: int, timeout_s: float) -> bytes:
+        """Send a step of the login, and return the next one of the server."""
+        request = SealedSasl(token)  # kazoo logs it
+        limit_s = min(timeout_s, _RENEW_S_MAX)
+        self._submit(request, limit_s, xid)
+        header, data, offset = self._read_header(limit_s)
+        if header.xid != xid:
+            raise ConnectionDropped("an answer of another request")
+        if header.err:
+            raise EXCEPTIONS[header.err]()
+        answer, _ = SASL.deserialize(data, offset)
+        return answer or b""
 
     def _session(self, host: str, session_ms: int) -> Session:
         client, tls = self.client, self._access.tls
