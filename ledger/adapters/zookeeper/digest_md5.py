@@ -41,13 +41,11 @@ class DigestMd5:
         if b"auth" not in found.get(b"qop", b"auth").split(b","):
             raise DigestFailed("the server wants more than authentication of DIGEST-MD5")
         secret = b":".join((_text(self._user), realm, _text(self._password)))
-        session = _md5(secret).digest() + b":" + nonce + b":" + self._cnonce
-        key = _md5(session).hexdigest().encode()
+        key = _hex(b":".join((_md5(secret), nonce, self._cnonce)))
 
         def proof(step: bytes) -> bytes:
-            asked = _md5(step + b":" + self._place).hexdigest().encode()
-            parts = (key, nonce, _COUNT, self._cnonce, b"auth", asked)
-            return _md5(b":".join(parts)).hexdigest().encode()
+            asked = _hex(step + b":" + self._place)
+            return _hex(b":".join((key, nonce, _COUNT, self._cnonce, b"auth", asked)))
 
         self._expected = proof(b"")
         fields = {
@@ -89,5 +87,9 @@ def _quoted(value: bytes) -> bytes:
     return b'"' + re.sub(rb'(["\\])', rb"\\\1", value) + b'"'
 
 
-def _md5(data: bytes) -> hashlib._Hash:
-    return hashlib.md5(data, usedforsecurity=False)  # the protocol has no other
+def _md5(data: bytes) -> bytes:
+    return hashlib.md5(data, usedforsecurity=False).digest()  # the protocol has no other
+
+
+def _hex(data: bytes) -> bytes:
+    return _md5(data).hex().encode()
