@@ -48,6 +48,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-groups.md"
 MEMBERS, PARTITIONS = 1_000, 1_000
 HEARTBEATS = 40_000
 RATIO_MAX = 2.0
+COORDINATOR_S_MAX, AGAIN_S = 60.0, 0.1
 KAFKA_TIMES, OUR_TIMES = 300, 15  # repetitions of an assignor, which Java compiles meanwhile
 _WRITTEN = re.compile(r"^bookie_group_bytes_sum\S* (\S+)$", re.MULTILINE)
 
@@ -81,6 +82,15 @@ async def topic_id(broker: Broker) -> uuid.UUID:
         return topic.topic_id
 
 
+async def coordinated(broker: Broker, group: str) -> None:
+    """Wait until the coordinator of a group answers. Kafka creates its topic of offsets first."""
+    async with Wire(broker.bootstrap) as wire, asyncio.timeout(COORDINATOR_S_MAX):
+        while group not in await wire.coordinators([group]):
+            await asyncio.sleep(AGAIN_S)
+        while (await wire.committed(group))[0] in (14, 15, 16):
+            await asyncio.sleep(AGAIN_S)
+
+
 class Measured:
     """The figures of one group on one side."""
 
@@ -109,6 +119,7 @@ class Measured:
 
 async def grouped(broker: Broker, protocol: str, members: int, partitions: int) -> dict[str, float]:
     """Return the figures of a group of this protocol."""
+    await coordinated(broker, protocol)
     made = PROTOCOLS[protocol](broker.bootstrap, protocol, partitions, await topic_id(broker))
     async with made as group:
         measured = Measured(broker, group)
