@@ -80,7 +80,7 @@ class Site:
 
     def job(self, *words, code=0):
         conf = spark_peer.conf_words(self.directory)
-        conf += ["--conf", "spark.eventLog.enabled=true"]
+        conf += ["--conf", "spark.eventLog.enabled=true", "--conf", "spark.eventLog.compress=false"]
         conf += ["--conf", f"spark.eventLog.dir=file://{self.events}", "--master", "local[2]"]
         told = self.run("job", *words, *conf, "-o", "json", code=code)
         return json.loads(told if code == 0 else told.strip().splitlines()[-1])
@@ -105,18 +105,16 @@ def site(tmp_path_factory):
 def test_a_topic_is_archived_replayed_and_audited(site):
     done = site.job("archive", TOPIC, "--to", str(site.archive), *site.by_file())
     assert (done["offsets"], done["set_aside"]) == (ROWS, [])
-    again = site.job("archive", TOPIC, "--to", str(site.archive), *options(site, "SCRAM-SHA-512"))
-    assert again["offsets"] == 0
     ways = {"once": ["--transactional", *site.by_file()], "twice": options(site, "PLAIN")}
     for target, words in ways.items():
         place = ("--from", str(site.archive), "--topic", TOPIC, "--to-topic", target)
         done = site.job("replay", *place, "--create", *words)
         assert done["records"] == done["written"] == ROWS
-        sides = (f"topic:{TOPIC}", f"topic:{target}", "--align", "rank", "--allow-gaps")
-        assert site.job("audit", *sides, *site.by_file())["verdict"] == "equal"
+    sides = ("topic:once", "topic:twice", "--align", "rank", "--allow-gaps")
+    assert site.job("audit", *sides, *site.by_file())["verdict"] == "equal"
     shown = site.shown()
     assert site.password not in shown
-    assert "KafkaRelation" in shown  # the plans of the queries are there
+    assert "SparkListenerSQLExecutionStart" in shown  # with the plans of the queries
 
 
 def options(site, mechanism):
