@@ -152,7 +152,7 @@ class StorageConnection:
         except TlsFault as fault:
             raise AdminError(str(fault), "TLS") from fault
         self._stops.append(bookies.close)
-        return Storage(store, bookies, SystemClock(), _owner())
+        return storage_over(store, bookies)
 
     async def _connect(self) -> MetadataStore:
         if not self._zookeeper.startswith(LEDGER_PORT):
@@ -192,6 +192,11 @@ class StorageConnection:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def storage_over(store: MetadataStore, bookies: Bookies) -> Storage:
+    """Return access through ports that the caller closes."""
+    return Storage(store, bookies, SystemClock(), _owner())
 
 
 def _owner() -> BookieId:

@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from gateway.topics.reply_memory import ReplyMemory
     from gateway.transactions.coordinators import TransactionCoordinators
     from gateway.transactions.local_markers import LocalMarkers
+    from ledger.ports.bookies import Bookies
     from ledger.ports.clock import Clock, Histogram
+    from ledger.ports.metadata import MetadataStore
     from ledger.streams.services import StreamServices
 
 ALL_PARTITIONS_MAX = 110_000
@@ -211,6 +213,8 @@ class Context:
     listeners: Mapping[str, Listener] = field(default_factory=dict[str, Listener])
     # Where tools read the metadata of ledgers: ZooKeeper, or the ledger port; None without one.
     metadata_address: str | None = None
+    # Returns what readers of the ledger port see; None without one. Raises OSError, LedgerError.
+    own_ledgers: Callable[[], Awaitable[tuple[MetadataStore, Bookies]]] | None = None
     # The bookies that the ledger client of this process avoids; None without a ledger client.
     avoided_bookies: Callable[[], AvoidedBookies] | None = None
     # The clock, release and limits of this process; None in a process without a port.

@@ -15,18 +15,23 @@ from weakref import WeakSet
 from gateway.admin.client import AdminClient, AdminError, Unreachable, parse_bootstrap
 from gateway.admin.client_settings import ClientSettings
 from gateway.admin.metadata_address import metadata_address
-from gateway.admin.storage import Storage, StorageConnection
+from gateway.admin.storage import Storage, StorageConnection, storage_over
 from gateway.admin.zookeeper_access import gateway_access
 from gateway.cluster.peers import peer_address, peer_security
 from gateway.http.forms import Token
 from ledger.adapters.links.link_config import TlsFiles
+from ledger.errors import LedgerError
 from ledger.ports.bookies import BookieTransport
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from gateway.config import HttpConfig
     from gateway.handlers.api import Context
     from gateway.http.pages import Asked
     from gateway.wire.client_link import Link
+    from ledger.ports.bookies import Bookies
+    from ledger.ports.metadata import MetadataStore
 
 
 SEARCHES_MAX: Final = 4
@@ -70,7 +75,13 @@ class Site:
             return self._client
 
     async def storage(self) -> Storage:
-        """Return the connection to ledgers and bookies. Raises AdminError or Unreachable."""
+        """Return the connection to ledgers and bookies. Raises AdminError or Unreachable.
+
+        Those of this process are read without a connection: the messages of one to ourselves
+        would cost more than what they ask for, every second.
+        """
+        if self.ctx.own_ledgers is not None:
+            return await self._own_storage(self.ctx.own_ledgers)
         client = await self.client()
         async with self._opening:
             if self._storage is None:
@@ -79,6 +90,16 @@ class Site:
                 self._storage = await connection.__aenter__()
                 self._connection = connection
             return self._storage
+
+    async def _own_storage(
+        self, own_ledgers: Callable[[], Awaitable[tuple[MetadataStore, Bookies]]]
+    ) -> Storage:
+        if self._storage is None:
+            try:
+                self._storage = storage_over(*await own_ledgers())
+            except (OSError, LedgerError) as error:
+                raise Unreachable(f"no ledger port: {error}") from error
+        return self._storage
 
     def _to_storage(self, address: str) -> StorageConnection:
         """Reach bookies as the gateway itself does."""

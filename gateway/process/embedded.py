@@ -172,6 +172,7 @@ async def _show_ledgers(
         return
     running.ledger_port = shown.port
     running.ctx.metadata_address = f"grpc://127.0.0.1:{shown.port}"
+    running.ctx.own_ledgers = shown.shown
     running.stops.append(shown.stop)
 
 

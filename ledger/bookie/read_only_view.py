@@ -65,7 +65,7 @@ class ReadOnlyView:
         return Status.READ_ONLY
 
     async def fence_many(
-        self, ledgers: Sequence[tuple[LedgerId, bytes]], bytes_max: int
+        self, ledgers: Sequence[tuple[LedgerId, bytes]], bytes_max: int = 0
     ) -> Sequence[ReadReply]:
         return [ReadReply(Status.READ_ONLY)] * len(ledgers)
 

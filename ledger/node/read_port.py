@@ -5,6 +5,8 @@
 The servers behind the port load on the first connection, so an unused port costs almost nothing.
 Connections are passed on to the metadata server byte by byte. Metadata is small, and entries are
 read through the bookies' own ports. No request through the port can change anything.
+
+The web page of this process reads the same without the port: `shown` returns what readers see.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from ledger.bookie.bookie import Bookie
 from ledger.errors import LedgerError, NoNode
-from ledger.ids import EntryId, LedgerId
+from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.log import logger
-from ledger.ports.bookies import BookieInfo
+from ledger.ports.bookies import BookieInfo, Bookies
 from ledger.ports.metadata import MetadataStore
 from ledger.registry import service_info
 from ledger.registry.layout import AVAILABLE, INSTANCE_ID, READONLY
@@ -27,6 +29,7 @@ from ledger.tasks import start_once
 if TYPE_CHECKING:
     from ledger.adapters.grpc.grpc_metadata_server import MetadataServer
     from ledger.bookie.grpc_server import BookieServer
+    from ledger.node.shown_bookies import ShownBookies
 
 _HOST: Final = "127.0.0.1"
 """The port listens on this machine only, because it has no authentication."""
@@ -67,6 +70,8 @@ class ReadPort:
         self._servers: list[BookieServer] = []
         # The metadata server, started by `_open`.
         self._metadata: MetadataServer | None = None
+        # The bookies as readers see them, for this process. Set by `_open`.
+        self._shown: ShownBookies | None = None
         self.port = 0
 
     async def start(self, port: int) -> None:
@@ -96,14 +101,27 @@ class ReadPort:
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def shown(self) -> tuple[MetadataStore, Bookies]:
+        """Return what readers of the port see, without a connection.
+
+        The first call opens the port, as a first reader does. Raises OSError, LedgerError.
+        """
+        await asyncio.shield(self._open_once())
+        assert self._metadata is not None and self._shown is not None
+        return self._metadata.shown, self._shown
+
+    def _open_once(self) -> asyncio.Task[int]:
+        """Return the task that starts the servers. One that failed is replaced."""
         opening = self._opening
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
             opening = self._opening = start_once(
                 "the ledger port", self._open(), expected=(OSError, LedgerError)
             )
+        return opening
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            inner_port = await asyncio.shield(opening)
+            inner_port = await asyncio.shield(self._open_once())
             inner_reader, inner_writer = await asyncio.open_connection(_HOST, inner_port)
         except (OSError, LedgerError) as error:
             logger().warning("the ledger port cannot serve readers", reason=str(error))
@@ -132,18 +150,21 @@ class ReadPort:
         from ledger.adapters.links.link_config import ANSWERS_BYTES_MAX
         from ledger.bookie.grpc_server import BookieServer
         from ledger.bookie.read_only_view import ReadOnlyView
+        from ledger.node.shown_bookies import ShownBookies
 
         nodes = {AVAILABLE: b"", READONLY: b""}
         # The bookies of this process share one bound.
         limits = GrpcServerConfig(answers_bytes_max=ANSWERS_BYTES_MAX // max(1, len(self._bookies)))
-        for bookie in self._bookies:
-            read_only = ReadOnlyView(bookie, self._confirmed)
-            server = BookieServer(read_only, limits)
+        infos: dict[BookieId, BookieInfo] = {}
+        views = [ReadOnlyView(bookie, self._confirmed) for bookie in self._bookies]
+        for view in views:
+            server = BookieServer(view, limits)
             self._servers.append(server)
             info = BookieInfo(_HOST, await server.start(_HOST, 0), read_only=True)
-            path = f"{READONLY}/{bookie.bookie_id}"
-            nodes[path] = service_info.encode(bookie.bookie_id, info)
+            infos[view.bookie_id] = info
+            nodes[f"{READONLY}/{view.bookie_id}"] = service_info.encode(view.bookie_id, info)
         nodes |= await self._instance_id()
+        self._shown = ShownBookies(views, infos)
         self._metadata = MetadataServer(self._store, nodes, self._hidden)
         return await self._metadata.start(_HOST, 0)
 

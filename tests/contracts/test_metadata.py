@@ -11,6 +11,7 @@ import pytest
 
 from ledger.adapters.grpc.grpc_metadata import GrpcMetadata
 from ledger.adapters.grpc.grpc_metadata_server import MetadataServer
+from ledger.adapters.links.shown_metadata import ShownMetadata
 from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoNode, NotEmpty
@@ -94,7 +95,22 @@ async def shown_store(request):
             await server.stop()
 
 
-STORES = [sqlite_store, simulated_store, zookeeper_store, shown_store]
+class ViewedStore(ShownMetadata):
+    """Changed by its owner, read and watched through a view in the same process."""
+
+    def __init__(self, owned):
+        super().__init__(owned, {}, ())
+        self.set, self.create, self.delete = owned.set, owned.create, owned.delete
+        self.multi, self.close = owned.multi, owned.close
+
+
+@contextlib.asynccontextmanager
+async def viewed_store(request):
+    async with sqlite_store(request) as owned:
+        yield ViewedStore(owned)
+
+
+STORES = [sqlite_store, simulated_store, zookeeper_store, shown_store, viewed_store]
 
 
 @pytest.fixture(params=STORES, ids=lambda factory: factory.__name__)

@@ -30,7 +30,8 @@ async def test_a_connection_that_fails_halfway_is_closed_before_the_next_one(mon
 
     monkeypatch.setattr(sites, "StorageConnection", Connection)
     monkeypatch.setattr(sites, "metadata_address", address)
-    site = Site(SimpleNamespace(config=GatewayConfig()), HttpConfig(), "127.0.0.1:1")
+    ctx = SimpleNamespace(config=GatewayConfig(), own_ledgers=None)
+    site = Site(ctx, HttpConfig(), "127.0.0.1:1")
     site._client = SimpleNamespace()
     for _ in range(2):
         with pytest.raises(AdminError, match="zookeeper:2181"):

@@ -1,7 +1,6 @@
 """A server that exports a metadata store over gRPC, read-only: no request can change the store.
 
-`shown` holds nodes that readers need and the store does not hold. Nodes at and below the paths in
-`hidden` are secret: for readers they do not exist, and no watch of them fires.
+Readers see it as `ShownMetadata` does: with the nodes of `shown`, and without those of `hidden`.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from ledger.adapters.grpc.grpc_library import aio, grpc, keep_running
 from ledger.adapters.grpc.grpc_metadata import SERVICE
+from ledger.adapters.links.shown_metadata import ShownMetadata
 from ledger.errors import MetadataError, NoNode
 from ledger.ports.metadata import MetadataStore, Node, Unwatch
 from ledger.tasks import start_once
@@ -40,8 +40,13 @@ class MetadataServer:
         hidden: Sequence[str] = (),
     ) -> None:
         keep_running()
-        self._view = _View(store, shown or {}, hidden)
+        self._view = ShownMetadata(store, shown or {}, hidden)
         self._server: aio.Server | None = None
+
+    @property
+    def shown(self) -> ShownMetadata:
+        """The store as readers see it."""
+        return self._view
 
     async def start(self, host: str, port: int) -> int:
         """Listen, on any free port if `port` is 0. Returns the port number. Raises OSError."""
@@ -176,51 +181,6 @@ class _Watches:
                 path, armed = next(iter(self._news))
                 del self._news[path, armed]
                 await context.write(pb.WatchNews(path=path, armed=armed).SerializeToString())
-
-
-class _View:
-    """The store, together with the nodes of `shown` and without those of `hidden`."""
-
-    def __init__(
-        self, store: MetadataStore, shown: Mapping[str, bytes], hidden: Sequence[str]
-    ) -> None:
-        self._store = store
-        self._hidden = tuple(hidden)
-        self._shown = {path: Node(data, 0) for path, data in shown.items()}
-
-    def _hides(self, path: str) -> bool:
-        return any(path == each or path.startswith(f"{each}/") for each in self._hidden)
-
-    def watch(self, path: str, on_changed: Callable[[], None]) -> Unwatch:
-        return _ignore if self._hides(path) else self._store.watch(path, on_changed)
-
-    async def get(self, path: str) -> Node:
-        if self._hides(path):
-            raise NoNode(path)
-        return self._shown.get(path) or await self._store.get(path)
-
-    async def children(self, path: str) -> list[str]:
-        if self._hides(path):
-            raise NoNode(path)
-        prefix = "/" if path == "/" else f"{path}/"
-        shown = {each[len(prefix) :] for each in self._shown if each.startswith(prefix)}
-        names = {name for name in shown if "/" not in name}
-        try:
-            names.update(await self._store.children(path))
-        except NoNode:
-            if path not in self._shown:
-                raise
-        return sorted(name for name in names if not self._hides(prefix + name))
-
-    async def read_tree(self, path: str) -> dict[str, Node]:
-        prefix = "/" if path == "/" else f"{path}/"
-        nodes = await self._store.read_tree(path)
-        nodes |= {each: node for each, node in self._shown.items() if each.startswith(prefix)}
-        return {each: node for each, node in sorted(nodes.items()) if not self._hides(each)}
-
-
-def _ignore() -> None:
-    """Stop a watch that was never set."""
 
 
 def _nodes(nodes: Mapping[str, Node], without_data: bool) -> bytes:
