@@ -23,13 +23,15 @@ _SORTED_AT_ONCE: Final = 500
 class Slices:
     """Counts the time of one piece of work. Call `pause` after each step of some microseconds.
 
-    `hurried` work rests for no time between its slices: a caller waits for it.
+    `hurried` work rests for no time between its slices: a caller waits for it. `long_steps` take
+    more than some microseconds each: the time is looked at after every one.
     """
 
-    __slots__ = ("_began_s", "_now_s", "_rest_s", "_steps")
+    __slots__ = ("_began_s", "_every", "_now_s", "_rest_s", "_steps")
 
-    def __init__(self, *, hurried: bool = False) -> None:
+    def __init__(self, *, hurried: bool = False, long_steps: bool = False) -> None:
         self._rest_s = 0.0 if hurried else _REST_S
+        self._every = 1 if long_steps else _STEPS
         self._steps = 0
         self._now_s = asyncio.get_running_loop().time
         self._began_s = self._now_s()
@@ -38,7 +40,7 @@ class Slices:
     def used_up(self) -> bool:
         """True if the slice is over: await `rest` then. Cheap enough for each step."""
         self._steps += 1
-        return not self._steps % _STEPS and self._now_s() - self._began_s >= SLICE_S
+        return not self._steps % self._every and self._now_s() - self._began_s >= SLICE_S
 
     async def rest(self) -> None:
         """Let other tasks run, and begin the next slice."""

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
@@ -15,13 +16,19 @@ from gateway.figures.slices import Slices, sorted_in_slices
 Row = TypeVar("Row")
 
 SortKey = tuple[float, str]
-Matches = Callable[[str], bool]
 
-_STEP: Final = 250  # names that a search tests in one slice
+_STEP: Final = 250  # names that a search looks at before it looks at the time
 
 
 class BadCursor(ValueError):
     """A cursor that is not one of this table."""
+
+
+class Search(NamedTuple):
+    """What finds names: a text in lower case that they contain in any case, or a pattern."""
+
+    text: str = ""
+    pattern: re.Pattern[str] | None = None
 
 
 class Rows(NamedTuple, Generic[Row]):
@@ -43,6 +50,8 @@ class Table(Generic[Row]):
         self.rows: dict[str, Row] = {}
         # The keys and names by order. Only those that a page asked for.
         self._indexes: dict[str, list[tuple[SortKey, str]]] = {}
+        # The names of an index in lower case, and the index: made by the first search in it.
+        self._lowered: dict[str, tuple[list[tuple[SortKey, str]], list[str]]] = {}
         # Indexes that a page waits for, with the event that is set when it is there.
         self._building: dict[str, asyncio.Event] = {}
 
@@ -54,6 +63,7 @@ class Table(Generic[Row]):
         """Build each index in use anew."""
         for order in list(self._indexes):
             self._indexes[order] = await self._sorted(order, slices)
+            self._lowered.pop(order, None)
 
     async def _sorted(self, order: str, slices: Slices) -> list[tuple[SortKey, str]]:
         key, rows = self._orders[order], self.rows
@@ -79,33 +89,58 @@ class Table(Generic[Row]):
         return self._indexes[order]
 
     async def page(
-        self, order: str, cursor: str | None, limit: int, matches: Matches | None = None
+        self, order: str, cursor: str | None, limit: int, search: Search | None = None
     ) -> Rows[Row]:
         """Return up to `limit` rows behind `cursor`. Raises BadCursor."""
         index = await self._index(order)
         at = 0 if cursor is None else bisect_right(index, _decoded(cursor), key=_key)
-        if matches is None:
+        if search is None:
             chosen, total = index[at : at + limit + 1], len(index)
         else:
-            chosen, total = await self._search(index, at, limit + 1, matches)
+            names = await self._names(order, index, search)
+            chosen, total = await _matching(index, names, at, limit + 1, search)
         found = [self.rows[name] for _, name in chosen[:limit] if name in self.rows]
         following = _encoded(chosen[limit - 1][0]) if len(chosen) > limit else None
         return Rows(found, following, total)
 
-    async def _search(
-        self, index: list[tuple[SortKey, str]], at: int, limit: int, matches: Matches
-    ) -> tuple[list[tuple[SortKey, str]], int]:
-        """Return matching entries from `at` on, and how many match in the whole index."""
-        found: list[tuple[SortKey, str]] = []
-        total = 0
+    async def _names(
+        self, order: str, index: list[tuple[SortKey, str]], search: Search
+    ) -> list[str]:
+        """Return the names of an index as a search compares them: a pattern sees their case."""
+        if search.pattern is not None:
+            return [name for _, name in index]
+        kept = self._lowered.get(order)
+        if kept is not None and kept[0] is index:
+            return kept[1]
+        slices = Slices(hurried=True, long_steps=True)
+        names: list[str] = []
         for first in range(0, len(index), _STEP):
-            step = list(enumerate(index[first : first + _STEP], first))
-            matching = [(number, entry) for number, entry in step if matches(entry[1])]
-            total += len(matching)
-            behind = [entry for number, entry in matching if number >= at]
+            names += [name.lower() for _, name in index[first : first + _STEP]]
+            await slices.pause()
+        self._lowered[order] = index, names
+        return names
+
+
+async def _matching(
+    index: list[tuple[SortKey, str]], names: list[str], at: int, limit: int, search: Search
+) -> tuple[list[tuple[SortKey, str]], int]:
+    """Return matching entries from `at` on, and how many match in the whole index."""
+    slices = Slices(hurried=True, long_steps=True)
+    text, pattern = search
+    found: list[tuple[SortKey, str]] = []
+    total = 0
+    for first in range(0, len(names), _STEP):
+        step = enumerate(names[first : first + _STEP], first)
+        if pattern is None:
+            places = [place for place, name in step if text in name]
+        else:
+            places = [place for place, name in step if pattern.match(name) is not None]
+        total += len(places)
+        if len(found) < limit:
+            behind = [index[place] for place in places if place >= at]
             found += behind[: limit - len(found)]
-            await asyncio.sleep(0)
-        return found, total
+        await slices.pause()
+    return found, total
 
 
 def _key(entry: tuple[SortKey, str]) -> SortKey:

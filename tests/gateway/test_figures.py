@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gateway.admin.group_lag import lag_row
 from gateway.admin.top_figures import lag_of
 from gateway.core.figures import by_size, first_unread, growth, lag_in_records, rate, total
+from gateway.figures import tables
 from gateway.figures.merged import TOPIC_ORDERS, TopicFigures
 from gateway.figures.rows import (
     GroupRow,
@@ -30,7 +31,7 @@ from gateway.figures.slices import Refreshed, Slices, sorted_in_slices
 from gateway.figures.tables import BadCursor, Table
 from gateway.figures.versions import VersionedRows
 from gateway.http.hrefs import group_href
-from gateway.http.views.listing import matcher
+from gateway.http.views.listing import search_of
 
 # --- formulas ------------------------------------------------------------------------------------
 
@@ -206,14 +207,49 @@ def test_pages_in_a_row_show_every_row_once_in_order(rates, limit, order):
 
 async def test_a_search_counts_all_and_goes_on_behind_its_cursor():
     table = await table_of({f"orders-{n:03d}": n for n in range(300)} | {"other": 1})
-    search = matcher("ORDERS-1")
+    search = search_of("ORDERS-1")
     first = await table.page("rate", None, 60, search)
     second = await table.page("rate", first.next, 60, search)
     assert (first.total, second.total, second.next) == (100, 100, None)
     names = [each.name for each in (*first.rows, *second.rows)]
     assert names == [f"orders-{n}" for n in range(199, 99, -1)]
-    globbed = await table.page("name", None, 5, matcher("*-00[1-3]"))
+    globbed = await table.page("name", None, 5, search_of("*-00[1-3]"))
     assert [each.name for each in globbed.rows] == ["orders-001", "orders-002", "orders-003"]
+
+
+NAMES = st.dictionaries(
+    st.text("aAbB-", min_size=1, max_size=4), st.none() | st.integers(0, 3), max_size=40
+)
+
+
+@given(NAMES, st.text("aB-", min_size=1, max_size=2), st.integers(1, 4), st.integers(0, 45))
+def test_a_search_finds_what_its_slow_twin_finds(rates, text, limit, at):
+    async def read():
+        table = await table_of(rates)
+        places = [(TOPIC_ORDERS["rate"](row), row.name) for row in table.rows.values()]
+        behind = sorted(places)[at - 1][0] if 0 < at <= len(places) else None
+        cursor = None if behind is None else tables._encoded(behind)
+        matching = [name for _, name in sorted(places) if text.lower() in name.lower()]
+        rest = [
+            name
+            for key, name in sorted(places)
+            if name in matching and (behind is None or key > behind)
+        ]
+        found = await table.page("rate", cursor, limit, search_of(text))
+        assert [each.name for each in found.rows] == rest[:limit]
+        assert found.total == len(matching)
+        assert (found.next is None) == (len(rest) <= limit)
+
+    asyncio.run(read())
+
+
+async def test_a_search_finds_names_of_the_index_that_was_built_last():
+    table = await table_of({"Old": 1})
+    assert (await table.page("name", None, 5, search_of("ol"))).total == 1
+    table.rows["OLDER"] = row_of("OLDER", 1)
+    await table.index_again(Slices())
+    found = await table.page("name", None, 5, search_of("ol"))
+    assert [each.name for each in found.rows] == ["OLDER", "Old"]
 
 
 @pytest.mark.parametrize(

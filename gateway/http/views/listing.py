@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import translate
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from gateway.figures.tables import BadCursor, Matches, Rows, Table
+from gateway.figures.tables import BadCursor, Rows, Search, Table
 from gateway.http.pages import Refused
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def order_of(asked: Asked, orders: Sequence[str]) -> str:
     return order
 
 
-def matcher(text: str) -> Matches | None:
+def search_of(text: str) -> Search | None:
     """Return what finds names: those like a glob, or those that contain a text in any case.
 
     None finds all.
@@ -41,16 +41,14 @@ def matcher(text: str) -> Matches | None:
     if len(text) > SEARCH_MAX:
         raise Refused(400, "INVALID_REQUEST", f"search has more than {SEARCH_MAX} characters")
     if WILD.intersection(text):
-        pattern = re.compile(translate(text))
-        return lambda name: pattern.match(name) is not None
-    lower = text.lower()
-    return lambda name: lower in name.lower()
+        return Search(pattern=re.compile(translate(text)))
+    return Search(text.lower())
 
 
 async def page_of(table: Table[Row], asked: Asked, order: str) -> Rows[Row]:
     """Return the rows of a table that a request asks for. Raises Refused."""
     try:
-        search = matcher(asked.query.get("search", ""))
+        search = search_of(asked.query.get("search", ""))
         return await table.page(order, asked.cursor, asked.limit, search)
     except BadCursor as error:
         raise Refused(400, "INVALID_REQUEST", str(error)) from None
