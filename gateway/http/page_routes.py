@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -16,12 +17,13 @@ from starlette.routing import BaseRoute, Route
 from gateway.access import auditing
 from gateway.admin.client import AdminError, Unreachable
 from gateway.http.asking import address_of, asked_of, path_of, principal_of, require
-from gateway.http.compressed import encoded
+from gateway.http.compressed import encoded, response_of
 from gateway.http.event_stream import EventStream
 from gateway.http.file_stream import FileStream, first_piece
 from gateway.http.forms import form_of, place_after, require_own_page
 from gateway.http.hrefs import url_part
 from gateway.http.pages import (
+    LIMIT,
     Action,
     Asked,
     Download,
@@ -32,7 +34,7 @@ from gateway.http.pages import (
     Stream,
     api_path,
 )
-from gateway.http.plotted import Plots
+from gateway.http.plotted import Plots, Rendered
 from gateway.http.shown import FUNCTIONS
 from gateway.http.static_files import static_routes
 from ledger.errors import LedgerError
@@ -106,13 +108,30 @@ class PageRoutes:
         async def answer(request: Request) -> Response:
             asked = asked_of(self._site, request, page.needs)
             found = await _of(page.view(asked, self._site))
-            values = {"page": page, "asked": asked, "found": found}
-            drawn = await in_thread(partial(self._plots.rendered, f"{page.name}.html", **values))
+            drawn = await self._drawn_page(page, asked, found, request)
+            if isinstance(drawn, Response):
+                return drawn
             histories = await self._plots.histories(drawn, asked)
             write = partial(self._plots.drawn, drawn, histories)
             return await encoded(request, lambda: write().encode(), _HTML)
 
         return answer
+
+    async def _drawn_page(
+        self, page: Page, asked: Asked, found: Json, request: Request
+    ) -> Response | Rendered:
+        """Return the answer with a page, or what is rendered of it if it has plots."""
+        template = f"{page.name}.html"
+        values = {"page": page, "asked": asked, "found": found}
+
+        def whole(drawn: Rendered) -> Response | Rendered:
+            return drawn if drawn.places else response_of(request, drawn.text.encode(), _HTML)
+
+        if page.is_small and asked.limit <= LIMIT and self._plots.knows(template):
+            drawn = await self._plots.rendered_in_slices(template, **values)
+            await asyncio.sleep(0)
+            return whole(drawn)
+        return await in_thread(lambda: whole(self._plots.rendered(template, **values)))
 
     async def _history(self, path: str, asked: Asked) -> Json:
         """Return the JSON that a page without names in its path shows. Raises Refused."""

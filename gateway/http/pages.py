@@ -74,6 +74,7 @@ class Page(NamedTuple):
     view: Callable[[Asked, Site], Awaitable[Json]]
     command: Callable[[Asked], str]  # the command that shows the same
     in_menu: bool = False
+    is_small: bool = False  # up to LIMIT rows are short and few: they are drawn on the loop
 
 
 def api_path(page: Page) -> str:

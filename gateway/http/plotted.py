@@ -1,6 +1,7 @@
 """Draws the plots of a page after its template was rendered.
 
-A template is rendered in a thread, in one go, and the history of a plot is asked for on the loop.
+A template is rendered in a thread, in one go, or in slices on the loop if the page is small. The
+history of a plot is asked for on the loop.
 So `ui.plot` leaves a mark in the text, and the drawing is put there afterwards. The marks contain a
 secret of this process: no value that the page shows can be taken for one.
 """
@@ -17,6 +18,7 @@ from urllib.parse import parse_qsl, urlsplit
 from jinja2 import Environment
 from markupsafe import Markup
 
+from gateway.figures.slices import Slices
 from gateway.http.pages import Asked, Json, Refused
 from gateway.http.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Plot, plot_of
 
@@ -60,6 +62,8 @@ class Plots:
     def __init__(self, templates: Environment, history: History) -> None:
         self._templates = templates
         self._history = history
+        # The templates that were rendered, so that all that they import is compiled.
+        self._known: set[str] = set()
         secret = secrets.token_hex(16)
         self._mark = f"<!--{secret} {{}}-->"
         self._marks = re.compile(rf"<!--{secret} (\d+)-->")
@@ -77,9 +81,29 @@ class Plots:
         places: list[Place] = []
         token = _places.set(places)
         try:
-            return Rendered(self._templates.get_template(template).render(**values), places)
+            text = self._templates.get_template(template).render(**values)
         finally:
             _places.reset(token)
+        self._known.add(template)
+        return Rendered(text, places)
+
+    def knows(self, template: str) -> bool:
+        """Return whether a template was rendered before: the first time it is also compiled."""
+        return template in self._known
+
+    async def rendered_in_slices(self, template: str, **values: Any) -> Rendered:
+        """Render a known template on the loop. The rows of one table are one step."""
+        slices = Slices(hurried=True, long_steps=True)
+        pieces: list[str] = []
+        places: list[Place] = []
+        token = _places.set(places)
+        try:
+            for piece in self._templates.get_template(template).generate(**values):
+                pieces.append(piece)
+                await slices.pause()
+        finally:
+            _places.reset(token)
+        return Rendered("".join(pieces), places)
 
     async def histories(self, page: Rendered, asked: Asked) -> list[Json | Refused]:
         """Ask for the history of each plot."""

@@ -23,6 +23,7 @@ PAGES: Final[tuple[Page, ...]] = (
         view=overview.overview,
         command=_always("gateway cluster health"),
         in_menu=True,
+        is_small=True,
     ),
     Page(
         path="/topics",
@@ -32,6 +33,7 @@ PAGES: Final[tuple[Page, ...]] = (
         view=topics.topics,
         command=topics.command,
         in_menu=True,
+        is_small=True,
     ),
     Page(
         path="/topics/{topic}",

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final, cast
 from urllib.parse import urlencode
 
@@ -44,6 +45,7 @@ _SECOND_MS: Final = 1_000
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3_600
 _DAY_S: Final = 86_400
+_WORD_MAX: Final = 64  # characters of a state whose drawing is kept
 _NAME: Final = re.compile(r"{(\w+)(?::\w+)?}")
 _CONTROLS: Final = {
     code: f"\\x{code:02x}" for code in (*range(9), 11, 12, *range(14, 32), *range(127, 160))
@@ -63,34 +65,45 @@ def text(value: object) -> Markup:
     """Return a value as text. Characters that cannot be seen are written as escapes."""
     if value is None:
         return _NONE
-    words = str(value)
+    return _escaped(str(value))
+
+
+def _escaped(words: str) -> Markup:
     return escape(words if words.isprintable() else words.translate(_CONTROLS))
 
 
 def number(value: float | None) -> Markup:
     """Return a number with a comma at each thousand, and at most two digits after the point."""
-    if value is None:
-        return _UNKNOWN
-    return Markup(f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}")
+    return _UNKNOWN if value is None else Markup(_number(value))
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if value.is_integer() else f"{value:,.2f}"
 
 
 def size(value: float | None) -> Markup:
     """Return a number of bytes in the largest unit that leaves one digit before the point."""
-    if value is None:
-        return _UNKNOWN
+    return _UNKNOWN if value is None else Markup(_size(value))
+
+
+def _size(value: float) -> str:
     unit = 0
     left = float(value)
     while abs(left) >= 1024 and unit < len(_BYTES) - 1:
         left /= 1024
         unit += 1
-    return Markup(f"{left:,.0f} B" if unit == 0 else f"{left:,.1f} {_BYTES[unit]}")
+    return f"{left:,.0f} B" if unit == 0 else f"{left:,.1f} {_BYTES[unit]}"
 
 
 def rate(value: float | None) -> Markup:
     """Return a number per second."""
-    if value is None:
-        return _UNKNOWN
-    return Markup(f"{value:,.0f} /s" if value >= 100 or value == 0 else f"{value:,.1f} /s")
+    return _UNKNOWN if value is None else Markup(_rate(value))
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f} /s" if value >= 100 or value == 0 else f"{value:,.1f} /s"
 
 
 def duration(value: float | None) -> Markup:
@@ -159,51 +172,71 @@ KINDS_OF_STATES: Final = json.dumps(
 
 def state(word: object) -> Markup:
     """Return a word about a state, with a symbol: its colour carries nothing of its own."""
-    if word is None:
-        return _UNKNOWN
-    if isinstance(word, bool):
-        word = "yes" if word else "no"
-    kind = kind_of_state(word)
+    return _UNKNOWN if word is None else Markup(_state(word))
+
+
+def _state(word: object) -> str:
+    words = ("yes" if word else "no") if isinstance(word, bool) else str(word)
+    return _kept_state(words) if len(words) <= _WORD_MAX else _drawn_state(words)
+
+
+def _drawn_state(words: str) -> str:
+    kind = kind_of_state(words)
     sign = f'<span aria-hidden="true">{_SYMBOLS[kind]} </span>'
-    return Markup(f'<span class="state state-{kind}">{sign}{text(word)}</span>')
+    return f'<span class="state state-{kind}">{sign}{_escaped(words)}</span>'
 
 
-_SHOW: Final[Mapping[str, Callable[[Any], Markup]]] = {
+# The rows of a page have the same few words.
+_kept_state = lru_cache(maxsize=256)(_drawn_state)
+
+
+# What a cell shows of a figure that is known.
+_SHOW: Final[Mapping[str, Callable[[Any], str]]] = {
     "text": text,
     "link": text,
-    "number": number,
-    "bytes": size,
+    "number": _number,
+    "bytes": _size,
     "ms": duration,
-    "rate": rate,
+    "rate": _rate,
     "time": moment,
-    "state": state,
 }
 NUMERIC: Final = frozenset({"number", "bytes", "ms", "rate"})
 
 
 def cell(row: Mapping[str, Any], key: str, kind: str) -> Markup:
     """Return one cell of a table: `row[key]` as its kind, with a link if there is `key_href`."""
-    value: Any = row.get(key)
+    return Markup(_cell(row.get(key), row.get(f"{key}_href"), kind))
+
+
+def _cell(value: Any, href: Any, kind: str) -> str:
     if isinstance(value, list | tuple):
         value = ", ".join(str(each) for each in cast("Sequence[object]", value))
-    is_figure = isinstance(value, int | float)
-    show = _SHOW[kind] if is_figure or value is None or kind == "state" else text
-    shown = show(value)
-    href = row.get(f"{key}_href")
-    return shown if href is None else Markup(f'<a href="{escape(local(href))}">{shown}</a>')
+    if value is None:
+        shown = _NONE if kind in ("text", "link") else _UNKNOWN
+    elif kind == "state":
+        shown = _state(value)
+    elif isinstance(value, int | float):
+        shown = _SHOW[kind](value)
+    else:
+        shown = _escaped(str(value))
+    return shown if href is None else f'<a href="{escape(local(href))}">{shown}</a>'
 
 
 def rows(columns: Sequence[tuple[str, str, str]], found: Sequence[Mapping[str, Any]]) -> Markup:
     """Return the rows of a table. The first cell of each heads it."""
     if not found:
         return Markup(f'<tr class="empty"><td colspan="{len(columns)}">none</td></tr>\n')
-    cells: list[tuple[str, str, str, str]] = []
+    cells: list[tuple[str, str, str, str, str]] = []
     for at, (key, _, kind) in enumerate(columns):
         name = ' class="number"' if kind in NUMERIC else ""
         begin, end = (f"<td{name}>", "</td>") if at else (f'<th scope="row"{name}>', "</th>")
-        cells.append((key, kind, begin, end))
-    text = ["".join(f"{a}{cell(row, key, kind)}{b}" for key, kind, a, b in cells) for row in found]
-    return Markup("".join(f"<tr>{each}</tr>\n" for each in text))
+        cells.append((key, f"{key}_href", kind, begin, end))
+    lines: list[str] = []
+    for row in found:
+        get = row.get
+        drawn = [f"{a}{_cell(get(key), get(to), kind)}{b}" for key, to, kind, a, b in cells]
+        lines.append(f"<tr>{''.join(drawn)}</tr>\n")
+    return Markup("".join(lines))
 
 
 def local(href: object) -> str:

@@ -54,15 +54,15 @@ class Templates:
         )
         filters = cast("dict[str, Any]", environment.filters)
         filters["url_part"] = partial(quote, safe="")
-        self._plots = Plots(environment, history)
-        shared = {"menu": [], "site": None, "ui_plot": self._plots.place, **shared}
+        self.plots = Plots(environment, history)
+        shared = {"menu": [], "site": None, "ui_plot": self.plots.place, **shared}
         environment.globals.update(FUNCTIONS, **shared)
 
     def drawn(self, asked: Asked, **values: Any) -> str:
         """Return the page. Playwright may have the event loop, so this runs without one."""
-        page = self._plots.rendered("paper.html", asked=asked, **values)
+        page = self.plots.rendered("paper.html", asked=asked, **values)
         try:
-            self._plots.histories(page, asked).send(None)
+            self.plots.histories(page, asked).send(None)
         except StopIteration as done:
-            return self._plots.drawn(page, done.value)
+            return self.plots.drawn(page, done.value)
         raise AssertionError("a history waits")

@@ -50,6 +50,20 @@ def test_a_figure_has_its_unit(show, value, words):
     assert str(show(value)) == words
 
 
+async def test_a_page_that_is_drawn_in_slices_is_the_same_page():
+    page = """{% import "_macros.html" as ui %}
+    {{ ui.table("All", [("name", "Name", "link"), ("lag", "Lag", "number")], rows) }}
+    {% for each in rows %}{{ ui.plot(each.name, "ms", "/history") }}{% endfor %}"""
+    rows = [{"name": f"<{n}>", "name_href": f"/{n}", "lag": n or None} for n in range(70)]
+    drawn = Templates(page).plots
+    values = {"asked": ASKED, "rows": rows}
+    assert not drawn.knows("paper.html")
+    whole = drawn.rendered("paper.html", **values)
+    assert drawn.knows("paper.html")
+    assert await drawn.rendered_in_slices("paper.html", **values) == whole
+    assert len(whole.places) == 70
+
+
 @pytest.mark.parametrize("kind", ["number", "bytes", "rate", "ms", "time", "state"])
 def test_what_is_unknown_is_no_zero_and_is_read_aloud(kind):
     text = shown.cell({"figure": None}, "figure", kind)
@@ -66,6 +80,18 @@ def test_a_time_is_utc_and_readable_by_programs():
     text = '<time datetime="2026-05-01T12:00:00.500+00:00">2026-05-01 12:00:00 UTC</time>'
     assert str(shown.moment(1_777_636_800_500)) == text
     assert str(shown.moment(10**30)) == str(10**30)
+
+
+@pytest.mark.parametrize("kind", ["text", "link", "number", "bytes", "ms", "rate", "time", "state"])
+@pytest.mark.parametrize("value", [None, 0, True, 1.5, "<b>", "x" * 100, ["a", "<"], float("nan")])
+def test_a_cell_of_a_table_is_a_cell_alone(value, kind):
+    row = {"key": value, "key_href": "/a?b&c"}
+    alone = shown.cell(row, "key", kind)
+    number = ' class="number"' if kind in shown.NUMERIC else ""
+    expected = f'<tr><th scope="row"{number}>{alone}</th><td{number}>{alone}</td></tr>\n'
+    assert shown.rows([("key", "Key", kind)] * 2, [row]) == expected
+    assert "<b>" not in alone
+    assert 'href="/a?b&amp;c"' in alone
 
 
 def test_a_state_is_a_word_with_a_symbol():
