@@ -12,7 +12,6 @@ JSON.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import shutil
 import sys
