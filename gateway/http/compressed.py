@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 SMALL_BYTES: Final = 1024  # of a body that is not worth compressing
+LOOP_BYTES_MAX: Final = 64 * 1024  # of a body that is compressed on the loop, in 0.5 ms
 _LEVEL: Final = 3  # about 100 MB/s; a higher one makes a page some 10 % smaller
 
 

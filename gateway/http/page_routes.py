@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from gateway.access import auditing
 from gateway.admin.client import AdminError, Unreachable
 from gateway.http.asking import address_of, asked_of, path_of, principal_of, require
-from gateway.http.compressed import encoded, response_of
+from gateway.http.compressed import LOOP_BYTES_MAX, encoded, response_of
 from gateway.http.event_stream import EventStream
 from gateway.http.file_stream import FileStream, first_piece
 from gateway.http.forms import form_of, place_after, require_own_page
@@ -129,8 +129,10 @@ class PageRoutes:
 
         if page.is_small and asked.limit <= LIMIT and self._plots.knows(template):
             drawn = await self._plots.rendered_in_slices(template, **values)
-            await asyncio.sleep(0)
-            return whole(drawn)
+            if len(drawn.text) <= LOOP_BYTES_MAX:
+                await asyncio.sleep(0)
+                return whole(drawn)
+            return await in_thread(whole, drawn)
         return await in_thread(lambda: whole(self._plots.rendered(template, **values)))
 
     async def _history(self, path: str, asked: Asked) -> Json:

@@ -29,8 +29,8 @@ def rows(seen: Seen) -> Rows:
     return Rows((*_pages(seen), _slow_page(seen)), (_tail(seen),), (_change(seen),), (TEMPLATES,))
 
 
-def _page(path: str, view: Any, needs: Any = on_cluster) -> Page:
-    return Page(path, "plain", "Plain", needs, view, lambda asked: "gateway topic list")
+def _page(path: str, view: Any, needs: Any = on_cluster, **more: Any) -> Page:
+    return Page(path, "plain", "Plain", needs, view, lambda asked: "gateway topic list", **more)
 
 
 def _pages(seen: Seen) -> tuple[Page, ...]:
@@ -41,6 +41,9 @@ def _pages(seen: Seen) -> tuple[Page, ...]:
     async def large(asked: Asked, site: Site) -> dict[str, Any]:
         return {"path": {}, "rows": ["x" * 100] * 20_000}
 
+    async def small(asked: Asked, site: Site) -> dict[str, Any]:
+        return {"path": {}, "rows": ["<é>" * 100] * int(asked.query.get("count", "10"))}
+
     async def broken(asked: Asked, site: Site) -> dict[str, Any]:
         raise KeyError("a bug of ours")
 
@@ -48,6 +51,7 @@ def _pages(seen: Seen) -> tuple[Page, ...]:
         _page("/plain", plain),
         _page("/plain/{topic}", plain, on_topic(Operation.DESCRIBE)),
         _page("/large", large),
+        _page("/small", small, is_small=True),
         _page("/broken", broken),
     )
 

@@ -7,6 +7,7 @@ attackers send them. The walk over all routes takes those of the real applicatio
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from urllib.parse import urlencode
@@ -401,3 +402,22 @@ def test_large_pages_are_compressed_where_the_client_takes_it(reading, accepted,
         assert (len(answer.body) < 100_000) == is_compressed
     small = ask(reading, "/api/v1/plain", headers={"Accept-Encoding": accepted})
     assert "content-encoding" not in small.headers
+
+
+@pytest.mark.parametrize("count", [10, 500])
+def test_a_small_page_that_is_drawn_on_the_loop_is_the_page_of_a_thread(rig, count):
+    port = rig.serve(rows(Seen()))
+    path = f"/small?count={count}"
+    in_a_thread, *on_the_loop = [ask(port, path) for _ in range(3)]
+    packed = ask(port, path, headers={"Accept-Encoding": "gzip"})
+    bodies = [without_token(each.text) for each in (in_a_thread, *on_the_loop)]
+    assert in_a_thread.status == 200
+    assert bodies[0].count("&lt;é&gt;") == 100 * count
+    assert set(bodies) == {bodies[0]}
+    assert without_token(gzip.decompress(packed.body).decode()) == bodies[0]
+    assert {name for name in packed.headers} - {"content-encoding"} == set(in_a_thread.headers)
+
+
+def without_token(text):
+    """Return a page without the field that is another one each time."""
+    return re.sub(r'<p class="token">\w+</p>', "", text)
