@@ -14,6 +14,7 @@ import http.client
 import json
 import re
 import sys
+import threading
 import time
 
 LOOKS = ("/", "/topics?sort=rate")
@@ -59,7 +60,7 @@ class Browser:
 
 def main() -> None:
     browser = Browser(sys.argv[1])
-    looks = 0
+    looks, never = 0, threading.Event()
     due_s = time.monotonic()
     while True:
         for path in LOOKS:
@@ -68,7 +69,7 @@ def main() -> None:
         if looks == 1:
             print("open", flush=True)
         due_s += EVERY_S
-        time.sleep(max(0.0, due_s - time.monotonic()))
+        never.wait(max(0.0, due_s - time.monotonic()))
 
 
 if __name__ == "__main__":
