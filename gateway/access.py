@@ -105,6 +105,13 @@ class PageClient(NamedTuple):
     mechanism: str = ""
 
 
+class NotedLine(NamedTuple):
+    """A line of the audit log: its number since the start of the process, and its JSON."""
+
+    number: int
+    line: bytes
+
+
 class AuditSink(Protocol):
     """Takes the lines of the audit log."""
 
@@ -114,6 +121,10 @@ class AuditSink(Protocol):
 
     def counts(self) -> Mapping[str, int]:
         """Return how many lines were written, and how many were lost, by reason."""
+        ...
+
+    def newest(self, before: int | None) -> list[NotedLine]:
+        """Return some hundred of the newest lines below a number, or of all, newest first."""
         ...
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from gateway.http.pages import CURSOR_CHARACTERS_MAX, LIMIT, LIMIT_MAX
 from gateway.http.record_filter import ISOLATIONS, SHOWN, STARTS
-from gateway.http.views import groups, listing, spark, topics
+from gateway.http.views import audit, groups, listing, spark, topics
 from gateway.metrics.history import APIS, KINDS, SPANS
 from ledger.events import EventKind
 
@@ -34,6 +34,13 @@ PARAMETERS: Final[Mapping[str, str]] = {
     "/slow cursor": "Refused: all rows are in one answer.",
     "/topics/{topic}/tail cursor": "Refused: a tail begins at the end.",
     "search": _SEARCH,
+    "/security/quotas search": "Entities, such as `user=alice, client-id=app`, that contain this "
+    "text in any case, or match it as a glob. At most 255 characters.",
+    "principal": "Principals, such as `User:alice`, that contain this text in any case, or match "
+    "it as a glob. At most 255 characters.",
+    "resource": "Resources, such as `TOPIC:orders`, that contain this text in any case, or match "
+    "it as a glob. At most 255 characters.",
+    "event": f"Only lines of this event: {_choice(audit.EVENTS)}.",
     "/topics sort": f"One of {_choice(topics.ORDERS)}; the first is the default.",
     "/groups sort": f"One of {_choice(groups.ORDERS)}; the first is the default.",
     "/spark sort": f"One of {_choice(spark.ORDERS)}; the first is the default.",

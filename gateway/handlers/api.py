@@ -213,7 +213,8 @@ class Context:
     listeners: Mapping[str, Listener] = field(default_factory=dict[str, Listener])
     # Where tools read the metadata of ledgers: ZooKeeper, or the ledger port; None without one.
     metadata_address: str | None = None
-    # Returns what readers of the ledger port see; None without one. Raises OSError, LedgerError.
+    # Returns the ledgers of this process as readers of them see them; None unless its bookies are
+    # in it. Raises OSError, LedgerError.
     own_ledgers: Callable[[], Awaitable[tuple[MetadataStore, Bookies]]] | None = None
     # The bookies that the ledger client of this process avoids; None without a ledger client.
     avoided_bookies: Callable[[], AvoidedBookies] | None = None

@@ -55,11 +55,15 @@ def require(
 
 
 def may(site: Site, asked: Asked, operation: Operation, topic: str) -> bool:
-    """Return whether the principal of a request may do this with a topic that a page shows.
+    """Return whether the principal of a request may do this with a topic that a page shows."""
+    return may_on(site, asked, operation, Resource(ResourceType.TOPIC, topic))
+
+
+def may_on(site: Site, asked: Asked, operation: Operation, resource: Resource) -> bool:
+    """Return whether the principal of a request may do this with a resource.
 
     A page leaves out what it may not show, as lists of Kafka do; that is no denial.
     """
-    resource = Resource(ResourceType.TOPIC, topic)
     return is_allowed(site.ctx.authorizer, asked.principal, asked.address, operation, resource)
 
 

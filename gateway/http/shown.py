@@ -29,6 +29,7 @@ WARN: Final = frozenset(
     {"warn", "under-replicated", "read-only", "silent", "stale", "unknown", "rebalancing", "slow"}
     | {"starting", "draining", "paused", "away", "behind"}
     | {"preparing-rebalance", "completing-rebalance", "preparingrebalance", "completingrebalance"}
+    | {"assigning", "reconciling"}
 )
 FAIL: Final = frozenset(
     {"fail", "failed", "lost", "offline", "down", "dead", "killed", "hopeless", "missing", "denied"}
@@ -69,7 +70,10 @@ def text(value: object) -> Markup:
 
 
 def _escaped(words: str) -> Markup:
-    return escape(words if words.isprintable() else words.translate(_CONTROLS))
+    if words.isprintable():
+        return escape(words)
+    # Half of a character has no UTF-8.
+    return escape(words.translate(_CONTROLS).encode("utf-8", "backslashreplace").decode())
 
 
 def number(value: float | None) -> Markup:

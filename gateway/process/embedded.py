@@ -11,6 +11,7 @@ import asyncio
 import errno
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.config import GatewayConfig
@@ -53,6 +54,8 @@ from subscriptions.rollout.open_store import open_store
 
 if TYPE_CHECKING:
     from ledger.node.read_port import ReadPort
+    from ledger.ports.bookies import Bookies
+    from ledger.ports.metadata import MetadataStore
 
 _RECOVER_S_MAX = 10.0  # time to recover segments that a crash left open, before readers are served
 _ACCEPTED_BY = "gateway dev --accept-loss"
@@ -60,6 +63,8 @@ _ACCEPTED_BY = "gateway dev --accept-loss"
 # consumers that lag would wait for the disk.
 _READ_AHEAD_BYTES = 4 * 1024 * 1024
 _COLLECT_S = 600.0  # longest time between two collections of deleted ledgers
+
+_HIDDEN = (SCRAM_USERS, DECOY_SECRET)  # keys of users: secret to readers of ledgers
 
 _Place = tuple[str, int]  # the topic and index of a partition
 
@@ -135,9 +140,26 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     )
     running = await serve(config, parts, stops)
     running.ctx.disks_blocked = [each.local.blocked for each in local]
+    # The web page reads by it where the ledger port is closed.
+    running.ctx.own_ledgers = partial(_own_ledgers, metadata, local, client)
     if config.ledger_port is not None:
         await _show_ledgers(config, running, metadata, local, client)
     return running
+
+
+async def _own_ledgers(
+    metadata: SqliteMetadata, local: list[_OwnBookie], client: LedgerClient
+) -> tuple[MetadataStore, Bookies]:
+    """Return the ledgers for a reader in this process."""
+    # Few gateways have such a reader.
+    from ledger.adapters.links.shown_metadata import ShownMetadata
+    from ledger.bookie.read_only_view import ReadOnlyView
+    from ledger.node.shown_bookies import ShownBookies
+    from ledger.ports.bookies import BookieInfo
+
+    views = [ReadOnlyView(each.local.bookie, client.confirmed) for each in local]
+    infos = {each.bookie_id: BookieInfo(read_only=True) for each in views}
+    return ShownMetadata(metadata, {}, _HIDDEN), ShownBookies(views, infos)
 
 
 async def _show_ledgers(
@@ -155,8 +177,8 @@ async def _show_ledgers(
         [each.local.bookie for each in local],
         client.confirmed,
         lambda: _recover_crashed(running, metadata),
-        # The port has no authentication, and the keys are secret.
-        hidden=(SCRAM_USERS, DECOY_SECRET),
+        # The port has no authentication.
+        hidden=_HIDDEN,
     )
     port = config.ledger_port
     assert port is not None

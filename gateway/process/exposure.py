@@ -6,35 +6,16 @@ Loaded only if a listener has an address beyond loopback.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gateway.config import PLAINTEXT, GatewayConfig, Listener
 from gateway.log import logger
+from gateway.security.exposed_listeners import exposed, exposed_places
 from ledger.command_line.settings import Settings
 
 WARNING_S: Final = 3_600.0
 _SECURE: Final = "SASL_SSL, or SSL with --ssl-client-auth required"
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches the address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def exposed(
-    listeners: Sequence[Listener], client_auth_of: Callable[[Listener], str]
-) -> list[Listener]:
-    """Return the listeners that other machines reach without TLS and authentication."""
-
-    def is_secure(each: Listener) -> bool:
-        return each.has_tls and (each.has_sasl or client_auth_of(each) == "required")
-
-    return [each for each in listeners if not (is_loopback(each.host) or is_secure(each))]
 
 
 def faults_of_exposure(settings: Settings, listeners: Sequence[Listener]) -> Iterator[str]:
@@ -63,12 +44,7 @@ def faults_of_exposure(settings: Settings, listeners: Sequence[Listener]) -> Ite
 
 def warn_each_hour(config: GatewayConfig, loop: asyncio.AbstractEventLoop) -> None:
     """Log the exposed listeners now, and each hour from now on."""
-    found = exposed(config.all_listeners, lambda each: config.tls_of(each).client_auth)
-    places = [f"{each.name}={each.host}:{each.port}" for each in found]
-    page = config.http
-    is_closed = page.certificate is not None and page.password_file is not None
-    if page.port is not None and not (is_closed or is_loopback(page.host)):
-        places.append(f"page={page.host}:{page.port}")
+    places = exposed_places(config, config.all_listeners)
     if not places:
         return
     logger().warning(

@@ -37,9 +37,9 @@ from gateway.core.scram_credentials import Mechanism, Upsertion, derived
 from gateway.core.scram_decoy import NEW_ITERATIONS, salt_of
 from gateway.core.scram_exchange import salted_password
 from gateway.process.embedded_identity import METADATA
-from gateway.process.exposure import is_loopback
 from gateway.process.run import ConfigFault
 from gateway.process.server_settings import PROTOCOLS, SECURE
+from gateway.security.exposed_listeners import is_loopback
 from gateway.security.secret_values import SecretFault, read_private, read_public, resolve_line
 from gateway.settings.scram_users import ScramUsers
 from ledger.command_line.secret_files import others_read

@@ -16,8 +16,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from gateway.access import Audited, AuditEvent
+from gateway.access import Audited, AuditEvent, NotedLine
 from gateway.log import Throttle, logger
+from gateway.security.newest_lines import NewestLines
 from ledger.tasks import in_thread, start_once
 
 STDERR: Final = "stderr"
@@ -77,6 +78,8 @@ class AuditLog:
         self._now_ms = now_ms
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0  # in `_queue`
+        # The newest lines that were queued, for the web page. Some may not be written yet.
+        self._newest = NewestLines()
         self._windows: dict[_Kind, _Window] = {}
         # The task that writes. None while the queue is empty.
         self._writing: asyncio.Task[None] | None = None
@@ -116,6 +119,10 @@ class AuditLog:
     def counts(self) -> dict[str, int]:
         """Return how many lines were written, and how many were lost, by reason."""
         return {"written": self.written, **self.lost}
+
+    def newest(self, before: int | None) -> list[NotedLine]:
+        """Return the newest lines below a number, or of all, newest first."""
+        return self._newest.before(before)
 
     async def close(self) -> None:
         """Write what waits, for up to five seconds."""
@@ -161,8 +168,10 @@ class AuditLog:
             name: value[:_TEXT_MAX] if isinstance(value, str) else value
             for name, value in line.items()
         }
-        self._queue.append(json.dumps({**stamped, **bounded}).encode() + b"\n")
-        self._queued_bytes += len(self._queue[-1])
+        encoded = json.dumps({**stamped, **bounded}).encode() + b"\n"
+        self._queue.append(encoded)
+        self._queued_bytes += len(encoded)
+        self._newest.add(encoded)
         if self._writing is None:
             self._writing = start_once("the audit log", self._write_all())
 

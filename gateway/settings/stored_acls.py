@@ -59,6 +59,11 @@ class StoredAcls:
             self._refresh()
         return self._rules
 
+    @property
+    def unreadable(self) -> bool:
+        """True while a row cannot be read: then everything is denied but to super users."""
+        return self._rows.unreadable or bool(self._foreign)
+
     def allows(self, principal: str, host: str, operation: Operation, resource: Resource) -> bool:
         """Return whether the principal at this address may do it."""
         return self.rules().allows(principal, host, operation, resource)
@@ -78,6 +83,11 @@ class StoredAcls:
     def new(self, acls: Iterable[Acl]) -> set[Acl]:
         """Return those that are not stored yet, as far as this gateway has read."""
         return set(acls).difference(self.rules())
+
+    def by_pattern(self) -> list[frozenset[Acl]]:
+        """Return the ACLs as they are now, those of one pattern together, in no order."""
+        self.rules()  # reads what changed
+        return [held.acls for held in self._held.values()]
 
     def matching(self, wanted: AclFilter) -> list[Acl]:
         """Return the ACLs that a filter matches, sorted."""
@@ -109,7 +119,7 @@ class StoredAcls:
             held = self._held.get(key)
             if held is None or held.value is not value:
                 self._hold(key, value, _decode(key, value))
-        self._rules.set_unreadable(self._rows.unreadable or bool(self._foreign))
+        self._rules.set_unreadable(self.unreadable)
 
     def _hold(self, key: str, value: Value, acls: list[Acl] | None) -> None:
         """Put the ACLs of a row in place of its former ones. None are those of a later release."""

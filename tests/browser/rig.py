@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.browser.hostile_text import TEXTS
+from tests.browser.secure_content import add_secure_content, secure_options
 from tests.peers.gateway import Gateway
 from tests.peers.processes import Lifecycle
 
@@ -42,6 +43,11 @@ EXAMPLES = {
     "slow": "/slow",
     "plots": "/plots",
     "history": "/history?series=bytes_in",
+    "security": "/security",
+    "security_users": "/security/users",
+    "security_acls": "/security/acls",
+    "security_quotas": "/security/quotas",
+    "security_audit": "/security/audit",
 }
 # Pages that a gateway outside `gateway cluster up` answers with 404.
 OF_LOCAL_CLUSTERS = {"processes"}
@@ -56,6 +62,10 @@ HOSTILE_EXAMPLES = {
     "group_history": f"/groups/{quote(TEXTS[1], safe='')}/history",
     "events": "/events?limit=500",
     "slow": "/slow",
+    "security": "/security",
+    "security_acls": "/security/acls?limit=500",
+    "security_quotas": "/security/quotas?limit=500",
+    "security_audit": "/security/audit?limit=500",
 }
 
 
@@ -63,7 +73,8 @@ class PageRig(Lifecycle):
     """A gateway process with its page. `origin` is the page's address, without a slash."""
 
     def __init__(self, directory: Path) -> None:
-        self.gateway = Gateway(directory / "gateway", ["--http-port", "0", "--http-write"])
+        options = ["--http-port", "0", "--http-write", *secure_options(directory)]
+        self.gateway = Gateway(directory / "gateway", options)
         self.origin = ""
         self._content: Content | None = None
 
@@ -75,6 +86,7 @@ class PageRig(Lifecycle):
             assert found is not None
             self.origin = found[1]
             self._content = Content(self.gateway.bootstrap, hostile=True)
+            add_secure_content(self.gateway.bootstrap, TEXTS[1::25])
         except BaseException:
             self.gateway.kill()
             raise

@@ -9,7 +9,8 @@ import asyncio
 from pathlib import Path
 
 from gateway.config import GatewayConfig, HttpConfig, Listener
-from gateway.process.exposure import is_loopback, warn_each_hour
+from gateway.process.exposure import warn_each_hour
+from gateway.security.exposed_listeners import is_loopback
 
 P = Path("/passwords")
 

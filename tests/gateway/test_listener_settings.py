@@ -10,8 +10,8 @@ import pytest
 
 from gateway.config import GatewayConfig, Listener
 from gateway.process import dev, serve
-from gateway.process.exposure import exposed
 from gateway.process.supervisor import commands
+from gateway.security.exposed_listeners import exposed
 from ledger.command_line.program import flags_of
 
 TWO = ["--listener", "OUT=0.0.0.0:9092", "--listener", "IN=0.0.0.0:29092"]

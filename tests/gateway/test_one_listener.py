@@ -11,7 +11,7 @@ import pytest
 
 from gateway.config import Listener, SaslConfig, TlsConfig
 from gateway.process import dev, serve
-from gateway.process.exposure import exposed
+from gateway.security.exposed_listeners import exposed
 from ledger.command_line.program import flags_of
 from ledger.command_line.settings import Settings
 from ledger.command_line.settings_report import report

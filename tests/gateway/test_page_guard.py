@@ -181,6 +181,7 @@ def open_routes(port, application, token):
         for method in sorted(route.methods - {"HEAD"}):
             body = urlencode({"token": token}).encode() if method == "POST" else None
             answer = ask(port, path, method, {**SAME, **FORM} if body else None, body)
+            assert answer.headers["content-security-policy"] == CSP, path
             if answer.status != 403 or "_AUTHORIZATION_FAILED" not in answer.text:
                 found.append(f"{method} {route.path}")
     return found

@@ -7,7 +7,9 @@ users: one with rights on one topic, one without any, and the super user.
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import json
 from types import SimpleNamespace
 from urllib.parse import urlencode
 
@@ -16,6 +18,7 @@ import pytest
 from gateway.access import Operation, ResourceType
 from gateway.admin.client import AdminClient, AdminError
 from gateway.admin.client_settings import ClientSettings
+from gateway.admin.groups import list_groups
 from gateway.config import GatewayConfig, Listener
 from gateway.core.acls import Acl, Pattern, PatternType, Permission
 from gateway.handlers import page_connections, private_questions
@@ -26,9 +29,12 @@ from gateway.security.client_keys import link_security
 from gateway.wire.client_link import Link
 from gateway.wire.private_request import decode_answer
 from ledger.command_line.properties import parse_properties
+from ledger.errors import NoNode, ReadOnlyStore
 from ledger.events import events
+from ledger.ports.bookies import Status
 from tests.gateway.page_rig import PageRig, ask
 from tests.gateway.paper_cluster import PaperCluster, member
+from tests.peers.processes import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.compat]
 
@@ -101,6 +107,8 @@ def test_a_user_writes_and_reads_by_the_page_what_its_acls_allow(page):
         *("/api/v1/topics", "/api/v1/topics/orders", "/api/v1/topics/orders/messages", "/metrics"),
         *("/api/v1/groups", "/api/v1/events", "/topics/orders"),
         *("/api/v1/topics/orders/0/0", "/topics/orders/tail", "/api/v1/groups/g/history"),
+        *("/security", "/api/v1/security", "/security/users", "/api/v1/security/users"),
+        *("/api/v1/security/acls", "/api/v1/security/quotas", "/api/v1/security/audit"),
     ],
 )
 def test_a_user_without_rights_sees_nothing(page, path):
@@ -184,6 +192,114 @@ def test_the_page_of_a_topic_shows_configs_to_those_who_may_describe_them(page):
     assert post(page, "admin", "/topics/orders/alter", **fields).status == 200
     shown = [get(page, each, "/api/v1/topics/orders").text for each in ("admin", "alice")]
     assert ["86400000" in each for each in shown] == [True, False]
+
+
+def test_the_page_of_security_shows_what_its_user_may_describe(page):
+    whole = get(page, "admin", "/api/v1/security")
+    assert whole.status == 200, whole.text
+    found = json.loads(whole.text)
+    assert [row["protocol"] for row in found["listeners"]] == ["SASL_SSL"]
+    assert "SCRAM-SHA-512" in found["listeners"][0]["mechanisms"]
+    assert "admin" in [row["user"] for row in found["users"]["rows"]]
+    assert "User:alice" in [row["principal"] for row in found["acls"]["rows"]]
+    assert get(page, "admin", "/security").status == 200
+    part = json.loads(get(page, "alice", "/api/v1/security").text)
+    assert (part["listeners"], part["quotas"]) == (None, None)
+    assert part["users"] == found["users"]
+    assert "User:alice may not do DESCRIBE_CONFIGS" in get(page, "alice", "/security").text
+    assert get(page, "alice", "/api/v1/security/acls").status == 200
+    assert get(page, "alice", "/api/v1/security/quotas").status == 403
+    assert get(page, "admin", "/api/v1/security/quotas").status == 200
+
+
+def test_the_history_of_a_group_is_there_although_the_ledger_port_is_closed(page):
+    assert page.rig.running.ledger_port is None
+    page.rig.run(commit(page, "orders"))
+    path = "/groups/readers/history"
+    found = get(page, "admin", f"/api/v1{path}")
+    assert found.status == 200, found.text
+    rows = json.loads(found.text)["rows"]
+    assert "orders" in [row["topic"] for row in rows if row["offset"] is not None]
+    assert get(page, "admin", path).status == 200
+    overview = json.loads(get(page, "admin", "/api/v1/overview").text)
+    assert overview["ledgers_missing"] is None
+
+
+def test_the_page_and_the_command_show_the_type_of_a_group(page):
+    async def joined():
+        async with AdminClient(ClientSettings(page.rig.bootstrap, keys_of(page))) as admin:
+            fields = {
+                "group_id": "newer",
+                "member_id": "AAAAAAAAAAAAAAAAAAAAAQ",
+                "member_epoch": 0,
+                "instance_id": None,
+                "rack_id": None,
+                "rebalance_timeout": 30_000,
+                "subscribed_topic_names": ["orders"],
+                "server_assignor": None,
+                "topic_partitions": [],
+            }
+            answer = await admin.at_coordinator(
+                "newer", 68, lambda version: fields, lambda answer: [answer.error_code]
+            )
+            assert answer.error_code.value == 0, answer.error_message
+            return {row["group"]: row["type"] for row in await list_groups(admin)}
+
+    page.rig.run(commit(page, "orders"))
+    types = {"newer": "consumer", "readers": "classic"}
+    assert types.items() <= page.rig.run(joined()).items()
+    for name, kind in types.items():
+        assert json.loads(get(page, "admin", f"/api/v1/groups/{name}").text)["type"] == kind
+
+    def listed():
+        rows = json.loads(get(page, "admin", "/api/v1/groups").text)["rows"]
+        return types.items() <= {row["group"]: row["type"] for row in rows}.items()
+
+    wait_until(listed, "both groups in the list")
+
+
+def test_the_page_of_a_record_and_segments_are_there_although_the_ledger_port_is_closed(page):
+    sent = post(page, "admin", "/topics/orders/produce", confirm="orders", value="explained")
+    assert sent.status == 200, sent.text
+    found = get(page, "admin", "/api/v1/topics/orders/0/0")
+    assert found.status == 200, found.text
+    shown = json.loads(get(page, "admin", "/api/v1/topics/orders").text)
+    assert shown["segments_missing"] is None
+    assert len(shown["rows"][0]["segment_rows"]) == 1
+
+
+def test_a_reader_in_the_process_can_change_nothing_and_sees_no_keys_of_users(page):
+    async def work():
+        ctx = page.rig.running.ctx
+        store, bookies = await ctx.own_ledgers()
+        (bookie,) = bookies.registered()
+        ledger = (await ctx.streams.client.list_ledgers())[0]
+        assert (await bookies.read(bookie, ledger, 0, fence_key=b"")).status is Status.READ_ONLY
+        assert (await bookies.fence_many(bookie, [(ledger, b"")]))[0].status is Status.READ_ONLY
+        assert await bookies.write_lac(bookie, ledger, b"", 0) is Status.READ_ONLY
+        assert await bookies.end_limbo(bookie, ledger, b"") is Status.READ_ONLY
+        assert bookies.available() == ()
+        added = asyncio.get_running_loop().create_future()
+        bookies.add(bookie, ledger, 0, b"", (b"x",), added.set_result)
+        assert await added is Status.READ_ONLY
+        for change in (
+            store.set("/gateway", b"", 0),
+            store.create("/gateway/x"),
+            store.delete("/gateway"),
+            store.multi([]),
+        ):
+            with pytest.raises(ReadOnlyStore):
+                await change
+        assert "scram" not in await store.children("/gateway")
+        assert [each for each in await store.read_tree("/gateway") if "/scram" in each] == []
+        assert [each for each in await store.paths("/") if "/scram" in each] == []
+        assert not await store.exists("/gateway/scram")
+        with pytest.raises(NoNode):
+            await store.get("/gateway/scram")
+        await store.close()
+
+    page.rig.run(work())
+    assert get(page, "admin", "/api/v1/topics").status == 200  # the store is still open
 
 
 def test_a_change_ends_whose_user_is_not_taken_over(page, monkeypatch):

@@ -22,8 +22,8 @@ from confluent_kafka.admin import AdminClient
 from ruamel.yaml import YAML
 
 from gateway.process import dev, serve
-from gateway.process.exposure import exposed
 from gateway.process.secure_dev import secured
+from gateway.security.exposed_listeners import exposed
 from ledger.command_line.program import flags_of
 from ledger.command_line.settings import Settings
 from ledger.node.audit import audit

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.access import Operation
 from gateway.admin.client import AdminError
+from gateway.admin.consumer_groups import ConsumerGroupFound
 from gateway.admin.group_lag import lag_rows
 from gateway.admin.groups import assigned, committed, find_group
 from gateway.http.asking import may
@@ -42,6 +43,7 @@ async def group(asked: Asked, site: Site) -> Json:
     return {
         "group": name,
         "state": described.group_state,
+        "type": "consumer" if isinstance(described, ConsumerGroupFound) else "classic",
         "protocol_type": described.protocol_type,
         "protocol": described.protocol_data,
         "rows": [_row(each) for each in rows],
