@@ -13,7 +13,7 @@ import os
 import subprocess
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.logins.tokens import TokenKafka
@@ -149,6 +149,18 @@ def test_a_client_goes_on_when_its_session_ends(outcomes, client):
         assert (kind, int(count) > 10) == ("read", True), mechanism
 
 
+def has_coordinators(kafka):
+    """Return whether a broker that has just started serves groups."""
+    reader = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "first"})
+    try:
+        reader.committed([TopicPartition("none", 0)], timeout=WAIT_S)
+    except KafkaException:
+        return False
+    finally:
+        reader.close()
+    return True
+
+
 def test_the_clients_report_the_same_with_kafka(outcomes, authority, tmp_path):
     tokens = {each: token_of(authority, each) for each in (PASSWORD, "wrong")}
     with TokenKafka(tmp_path / "kafka", authority.path / "jwks.json") as kafka:
@@ -162,11 +174,7 @@ def test_the_clients_report_the_same_with_kafka(outcomes, authority, tmp_path):
                 cases.append({"name": name, **common, "topic": topic, "token": tokens[PASSWORD]})
                 wrong = {"name": f"{name}-wrong", "topic": f"{topic}-wrong"}
                 cases.append({**common, **wrong, "token": tokens["wrong"]})
-        first = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "first"})
-        first.committed(
-            [TopicPartition("none", 0)], timeout=WAIT_S
-        )  # Kafka makes its log of offsets
-        first.close()
+        wait_until(lambda: has_coordinators(kafka), "Kafka to serve groups", WAIT_S * 3)
         theirs = outcomes_of(cases, kafka.bootstrap, tmp_path)
     assert theirs == {name: outcomes[name] for name in theirs}
 
