@@ -158,21 +158,19 @@ def replay(
 
     def work(spark: SparkSession) -> ReplayReport:
         from gateway.pipelines.archives import open_archive
+        from gateway.pipelines.replays import replay_job, target
         from gateway.pipelines.replays.progress import show_progress
-        from gateway.pipelines.replays.replay_job import check_other_topic
-        from gateway.pipelines.replays.replay_job import replay as run_replay
-        from gateway.pipelines.replays.target import cluster_id
 
         archive = open_archive(spark, source, kind.value)
         state_now = archive.state()
         held = {partition.topic for partition in state_now.ends}
         life = select_life(held, state_now.topic_ids, topic, topic_id)
         if not to_topic:
-            check_other_topic(state_now.topic_ids.get(life), servers, base_name(topic))
-        wanted = replace(request, topic=life, cluster=cluster_id(servers))
+            replay_job.check_other_topic(state_now.topic_ids.get(life), servers, base_name(topic))
+        wanted = replace(request, topic=life, cluster=target.cluster_id(servers))
         plans = _open_plans(spark, source, kind, state, wanted)
         with show_progress(spark, servers) as watcher:
-            return run_replay(spark, archive, servers, wanted, plans, watcher=watcher)
+            return replay_job.replay(spark, archive, servers, wanted, plans, watcher=watcher)
 
     report = run_job("replay", master, conf, output, work, (source, state))
     output.done(_data(report), _text(report))

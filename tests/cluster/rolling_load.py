@@ -226,18 +226,21 @@ class Load:
 def stored(place):
     """Return how often each committed value is in the topic, read by a client of its own."""
     consumer = Consumer({**place.properties, "group.id": GROUP, "enable.auto.commit": False})
-    found = Counter()
     try:
-        at = [TopicPartition(TOPIC, index, OFFSET_BEGINNING) for index in range(PARTITIONS)]
-        ends = {each.partition: consumer.get_watermark_offsets(each)[1] for each in at}
-        consumer.assign(at)
-        while ends:
-            for message in consumer.consume(1000, 1.0):
-                assert not message.error(), message.error()
-                found[message.value()] += 1
-            for each in consumer.position([TopicPartition(TOPIC, index) for index in ends]):
-                if each.offset >= ends[each.partition]:
-                    del ends[each.partition]
+        return _read_all(consumer)
     finally:
         consumer.close()
+
+
+def _read_all(consumer):
+    found = Counter()
+    places = [TopicPartition(TOPIC, index, OFFSET_BEGINNING) for index in range(PARTITIONS)]
+    ends = {each.partition: consumer.get_watermark_offsets(each)[1] for each in places}
+    consumer.assign(places)
+    left = places
+    while left:
+        for message in consumer.consume(1000, 1.0):
+            assert not message.error(), message.error()
+            found[message.value()] += 1
+        left = [each for each in consumer.position(left) if each.offset < ends[each.partition]]
     return found
