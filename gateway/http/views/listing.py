@@ -45,6 +45,17 @@ def search_of(text: str) -> Search | None:
     return Search(text.lower())
 
 
+def matcher(text: str) -> Callable[[str], bool] | None:
+    """Return `search_of` as a test of one name."""
+    search = search_of(text)
+    if search is None:
+        return None
+    pattern, lower = search.pattern, search.text
+    if pattern is not None:
+        return lambda name: pattern.match(name) is not None
+    return lambda name: lower in name.lower()
+
+
 async def page_of(table: Table[Row], asked: Asked, order: str) -> Rows[Row]:
     """Return the rows of a table that a request asks for. Raises Refused."""
     try:
