@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gateway.figures.mirror import Mirror
     from gateway.http.pages import Asked, Json
 
+Matches = Callable[[str], bool]
 Row = TypeVar("Row")
 
 SEARCH_MAX: Final = 255
@@ -45,7 +46,7 @@ def search_of(text: str) -> Search | None:
     return Search(text.lower())
 
 
-def matcher(text: str) -> Callable[[str], bool] | None:
+def matcher(text: str) -> Matches | None:
     """Return `search_of` as a test of one name."""
     search = search_of(text)
     if search is None:

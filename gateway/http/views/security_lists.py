@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from gateway.core.client_quotas import ordered, ordered_limits
 from gateway.core.scram_exchange import MECHANISMS
 from gateway.figures.slices import Slices, sorted_in_slices
-from gateway.http.views.listing import following, matcher, place_of
+from gateway.http.views.listing import Matches, following, matcher, place_of
 from gateway.settings.client_quotas import parsed
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from gateway.core.acls import Acl, Pattern
     from gateway.core.client_quotas import Entity
-    from gateway.figures.tables import Matches
     from gateway.http.pages import Asked, Json
     from gateway.http.site import Site
 
