@@ -35,6 +35,7 @@ _KEYS: Final = "zookeeper-ssl-keystore-location"
 _KEY_PASSWORD: Final = "zookeeper-ssl-keystore-password"
 _SASL: Final = "zookeeper-sasl-mechanism"
 DIGEST_MD5: Final = "DIGEST-MD5"
+_NO_SASL: Final = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +91,10 @@ def zookeeper_rows(*, kafka: bool = True) -> list[Setting]:
         Setting(
             name=_SASL,
             kind="MECHANISM",
-            parse=units.one_of(DIGEST_MD5),
+            parse=units.one_of(_NO_SASL, DIGEST_MD5),
             shown="ZooKeeper's digest scheme",
             help="DIGEST-MD5: prove the identity by SASL; nodes are for users of SASL with these "
-            "names.",
+            "names. none: ZooKeeper's digest scheme.",
         ),
         *_tls_rows(),
     ]
@@ -170,7 +171,7 @@ def security_of(values: Mapping[str, Any]) -> ZooKeeperSecurity:
         truststore=values.get(_TRUSTED) if tls else None,
         keystore=values.get(_KEYS) if tls else None,
         keystore_password=(values.get(_KEY_PASSWORD) or "") if tls else "",
-        sasl=bool(values.get(_SASL)),
+        sasl=values.get(_SASL) == DIGEST_MD5,
     )
 
 
@@ -189,7 +190,7 @@ def zookeeper_faults(settings: Settings) -> Iterator[str]:
 def _unmet(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each setting that needs another one, with that."""
     for name in (_READ_AUTH, _SET_ACL, _SASL):
-        if values.get(name) and not values.get(_AUTH):
+        if values.get(name) not in (None, "", _NO_SASL) and not values.get(_AUTH):
             yield name, _AUTH
     for name in (_TRUSTED, _KEYS, _KEY_PASSWORD):
         if values.get(name) and not values.get(_TLS):

@@ -87,7 +87,7 @@ class NodeConfig:
             auth=self.zookeeper_auth,
             read_auth=self.zookeeper_read_auth,
             set_acl=self.zookeeper_set_acl or SetAcl.REQUIRED,
-            sasl=self.zookeeper_sasl_mechanism is not None,
+            sasl=self.zookeeper_sasl_mechanism == "DIGEST-MD5",
             truststore=self.zookeeper_ssl_truststore_location if tls else None,
             keystore=self.zookeeper_ssl_keystore_location if tls else None,
             keystore_password=self.zookeeper_ssl_keystore_password if tls else "",
