@@ -90,9 +90,19 @@ class FetchLimits:
         assert self.sessions_max > 0
 
 
+REBALANCE_PROTOCOLS: Final = ("classic", "consumer", "share", "streams")
+"""The protocols of groups in Kafka. Those of share groups and of Streams are not served."""
+
+MIGRATION_POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled")
+"""Whether a group with members may change its protocol. To upgrade: to become a consumer group."""
+
+UPGRADING: Final = ("bidirectional", "upgrade")
+DOWNGRADING: Final = ("bidirectional", "downgrade")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLimits:
-    """Limits on classic consumer groups. Defaults are taken from Kafka's broker settings."""
+    """Limits on consumer groups. Defaults are taken from Kafka's broker settings."""
 
     session_timeout_ms_min: int = 6_000
     session_timeout_ms_max: int = 1_800_000
@@ -104,10 +114,16 @@ class GroupLimits:
     member_metadata_bytes_max: int = 1024 * 1024
     offsets_retention_minutes: int = 10_080
     new_member_timeout_ms: int = 300_000
+    # Kafka: group.coordinator.rebalance.protocols
+    rebalance_protocols: tuple[str, ...] = ("classic", "consumer")
+    migration_policy: str = "bidirectional"  # Kafka: group.consumer.migration.policy
+    consumer_members_max: int = 2**31 - 1  # Kafka: group.consumer.max.size
 
     def __post_init__(self) -> None:
         assert 0 < self.session_timeout_ms_min <= self.session_timeout_ms_max
         assert self.initial_rebalance_delay_ms >= 0
+        assert "classic" in self.rebalance_protocols
+        assert self.migration_policy in MIGRATION_POLICIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,17 +12,33 @@ Source: Kafka 4.3, GroupMetadataManager; KIP-848, KIP-1082, KIP-1263.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from enum import Enum
 from typing import NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from gateway.core.classic_members import (
+    ClassicDeadlines,
+    as_partitions,
+    check_protocol,
+    check_protocols,
+    joined_as,
+    must_rejoin,
+    subscription_of,
+)
 from gateway.core.consumer_assignors import ASSIGNORS, AssignmentSpec, MemberSpec
+from gateway.core.consumer_commits import MayCommit, any_partition, check_fetch, committable
+from gateway.core.consumer_lookup import (
+    find_classic,
+    find_for_heartbeat,
+    find_for_join,
+    member_of,
+    static_member,
+)
 from gateway.core.consumer_members import (
+    INITIAL_EPOCH,
     JOIN_EPOCH,
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
@@ -32,7 +48,9 @@ from gateway.core.consumer_members import (
     ConsumerRefused,
     ConsumerSettings,
     ConsumerState,
+    GroupRecord,
     HeartbeatAnswer,
+    JoinOutcome,
     MemberState,
     Now,
     Outcome,
@@ -43,12 +61,15 @@ from gateway.core.consumer_members import (
     ResolvedRegex,
 )
 from gateway.core.consumer_reconciliation import Reconciliation, reconciled
+from gateway.core.consumer_regexes import RegexStatus, regex_change
 from gateway.core.consumer_roster import GROUP_KEY, ConsumerRoster
 from gateway.core.deadlines import Deadlines
+from gateway.core.group import Group
+from gateway.core.group_members import GroupMembership, Joined, Joining, Synced, Syncing
+from gateway.core.group_migration import assignment_of, downgraded, upgraded
 from gateway.core.java_map import in_map_order
+from gateway.core.offset_expiry import CONSUMER
 
-REFRESH_MS_MIN = 10_000
-"""The least time between two resolutions of a group's regular expressions."""
 _RECORD_ORDER = (
     RecordKind.GROUP,
     RecordKind.MEMBER,
@@ -58,20 +79,21 @@ _RECORD_ORDER = (
 )
 
 
-class _Regex(Enum):
-    """What a heartbeat has done to the regular expression of its member."""
+class _Step(NamedTuple):
+    """A member before and after what it has sent, and what it says it owns."""
 
-    SAME = 0
-    CHANGED = 1
-    CHANGED_AND_RESOLVED = 2
+    found: ConsumerMember
+    replaced: str | None  # the static member whose place it takes
+    updated: ConsumerMember
+    owned: Partitions | None
 
 
-class _RegexChange(NamedTuple):
-    """The effect of a heartbeat on regular expressions."""
+class _Advanced(NamedTuple):
+    """A member after one step, the records, and the expressions to be resolved."""
 
-    status: _Regex
-    unused: str = ""  # the expression that no member has any more, or ""
-    resolve: frozenset[str] | None = None
+    member: ConsumerMember
+    changes: Changes
+    resolve: frozenset[str] | None
 
 
 class ConsumerGroup:
@@ -92,6 +114,14 @@ class ConsumerGroup:
         self._seen_version: int | None = None
         # True while regular expressions are being resolved.
         self._resolving = False
+        # True after an upgrade until the first heartbeat: even a member that subscribes to nothing
+        # lets a target be made, because a rebalance may have been under way.
+        self._upgraded = False
+        # The times until which classic members have to join or to sync.
+        self._classic = ClassicDeadlines()
+        # The classic group that this group has become, or None. Once it is set, the records of the
+        # group are removed by the changes that were returned, and no method may be called any more.
+        self.ended: GroupMembership | None = None
 
     @staticmethod
     def restore(
@@ -105,11 +135,27 @@ class ConsumerGroup:
         group = ConsumerGroup(group_id, settings)
         for key in sorted(records, key=lambda each: _RECORD_ORDER.index(each.kind)):
             group.roster.apply(key, records[key])
-        for member in group.roster.members.values():
-            group._sessions.set(member.member_id, now_ms + session_timeout_ms)
-            if member.state is MemberState.UNREVOKED_PARTITIONS:
-                group._watch_rebalance(member, now_ms)
+        group.extend_sessions(now_ms, session_timeout_ms)
         return group
+
+    @staticmethod
+    def upgrade(
+        group_id: str, classic: Group, settings: ConsumerSettings, now: Now
+    ) -> tuple[ConsumerGroup, Changes]:
+        """Return the group of the members of a classic group, and its records.
+
+        The classic group stays as it is. Raises ConsumerRefused.
+        """
+        changes = upgraded(group_id, classic, settings, now.topics)
+        group = ConsumerGroup(group_id, settings)
+        for key, record in changes.items():
+            group.roster.apply(key, record)
+        epoch = max(classic.generation, INITIAL_EPOCH)
+        epochs = GroupRecord(epoch, epoch, group.roster.topics_hash(now.topics))
+        group._put(changes, GROUP_KEY, epochs)
+        group._upgraded = True
+        group.extend_sessions(now.ms, now.timing.session_timeout_ms)
+        return group, changes
 
     # -- questions ------------------------------------------------------------------------------
 
@@ -142,7 +188,7 @@ class ConsumerGroup:
     @property
     def deadline_ms(self) -> int | None:
         """The time of the next `tick`, or None if the group waits for nothing."""
-        times = (self._sessions.next(), self._rebalances.next())
+        times = (self._sessions.next(), self._rebalances.next(), self._classic.next())
         return min((each for each in times if each is not None), default=None)
 
     # -- requests -------------------------------------------------------------------------------
@@ -151,29 +197,13 @@ class ConsumerGroup:
         """Take a heartbeat, a join or a leave. Raises ConsumerRefused."""
         if request.epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             return self._leave(request, now)
-        roster = self.roster
         if len(self.members) >= self._settings.members_max:
             self._refuse_if_full(request.member_id)
-        found, replaced = self._find(request)
-        updated = request.applied_to(found)
-        regex = self._regex_change(found, updated, now)
-        if regex.resolve is not None:
-            self._resolving = True
-        changes: Changes = {}
-        if replaced is not None:
-            self._replace(changes, replaced, found)
-        if found.member_id not in self.members or not found.subscribes_as(updated):
-            self._put(changes, RecordKey(RecordKind.MEMBER, found.member_id), updated)
-        if regex.unused and regex.unused in roster.resolved:
-            self._put(changes, RecordKey(RecordKind.REGEX, regex.unused), None)
-        renamed = found.topics != updated.topics
-        bump = renamed or regex.status is _Regex.CHANGED_AND_RESOLVED
-        if bump or self._seen_version != now.topics.version:
-            self._see_topics(changes, now, bump=bump)
-        self._maybe_assign(changes, now)
-        changed = renamed or regex.status is not _Regex.SAME
-        updated = self._reconcile(changes, found.member_id, request.owned, changed, now)
-        self._sessions.set(found.member_id, now.ms + now.timing.session_timeout_ms)
+        found, replaced = find_for_heartbeat(self.roster, self.group_id, request)
+        step = _Step(found, replaced, request.applied_to(found), request.owned)
+        updated, changes, resolve = self._advance(step, now)
+        self._classic.forget(updated.member_id)
+        self._sessions.set(updated.member_id, now.ms + now.timing.session_timeout_ms)
         shows = request.epoch == JOIN_EPOCH or request.is_full
         answer = HeartbeatAnswer(
             updated.member_id,
@@ -181,7 +211,112 @@ class ConsumerGroup:
             now.timing.heartbeat_interval_ms,
             updated.assigned if shows or updated.assigned != found.assigned else None,
         )
-        return Outcome(answer, changes, regex.resolve)
+        return Outcome(answer, changes, resolve)
+
+    def _advance(self, step: _Step, now: Now) -> _Advanced:
+        """Take what a member has sent, and move the member. Raises ConsumerRefused before that."""
+        found, updated = step.found, step.updated
+        # A classic member lets none be resolved: the next heartbeat of another member does.
+        busy = self._resolving or updated.classic is not None
+        regex = regex_change(
+            self.roster, (found.regex, updated.regex), now, self._settings, busy=busy
+        )
+        if regex.resolve is not None:
+            self._resolving = True
+        changes: Changes = {}
+        if step.replaced is not None:
+            self._replace(changes, step.replaced, found)
+        if found.member_id not in self.members or not found.subscribes_as(updated):
+            self._put(changes, RecordKey(RecordKind.MEMBER, found.member_id), updated)
+        if regex.unused and regex.unused in self.roster.resolved:
+            self._put(changes, RecordKey(RecordKind.REGEX, regex.unused), None)
+        renamed = found.topics != updated.topics
+        resolved = regex.status is RegexStatus.CHANGED_AND_RESOLVED
+        bump, self._upgraded = renamed or resolved or self._upgraded, False
+        if bump or self._seen_version != now.topics.version:
+            self._see_topics(changes, now, bump=bump)
+        self._maybe_assign(changes, now)
+        changed = renamed or regex.status is not RegexStatus.SAME
+        after = self._reconcile(changes, found.member_id, step.owned, changed, now)
+        return _Advanced(after, changes, regex.resolve)
+
+    # -- requests of classic members -------------------------------------------------------------
+
+    def join(self, joining: Joining, now: Now) -> JoinOutcome:
+        """Take a JoinGroup. Its generation is the member's epoch. Raises ConsumerRefused.
+
+        A static member may take the place of the last member of the consumer protocol. Then the
+        group becomes a classic one, which takes this JoinGroup.
+        """
+        member_id = joining.member_id or joining.fresh_id
+        if len(self.members) >= self._settings.members_max:
+            self._refuse_if_full(member_id)
+        check_protocols(self.members.values(), member_id, joining)
+        is_new = not joining.member_id
+        if is_new and joining.id_required and joining.instance_id is None:
+            return JoinOutcome(Joined(ErrorCode.member_id_required, member_id), {})
+        subscription = subscription_of(joining)
+        found, replaced = find_for_join(self.roster, member_id, joining.instance_id, new=is_new)
+        before = self.roster.instances.get(joining.instance_id or "")
+        if before is not None and self.members[before].classic is None:
+            membership = self._classic_without([before], now)
+            if membership is not None:
+                changes: Changes = {}
+                self._end(changes, membership)
+                return JoinOutcome(None, changes)
+        owned = as_partitions(subscription, now.topics)
+        if owned and self._classic.was_fenced(member_id):  # it may still read; let it forget that
+            raise ConsumerRefused(
+                ErrorCode.unknown_member_id,
+                f"Member {member_id} is not a member of group {self.group_id}.",
+            )
+        updated = joined_as(found, joining, subscription)
+        updated, changes, _ = self._advance(_Step(found, replaced, updated, owned), now)
+        self._rebalances.clear(member_id)
+        self._sessions.set(member_id, now.ms + joining.session_timeout_ms)
+        self._classic.on_joined(member_id, now.ms + joining.rebalance_timeout_ms)
+        protocol = joining.protocols[0][0]
+        joined = Joined(ErrorCode.none, member_id, updated.epoch, CONSUMER, protocol)
+        return JoinOutcome(joined, changes)
+
+    def sync(self, syncing: Syncing, now: Now) -> Synced:
+        """Take a SyncGroup: return what the member may read. Raises ConsumerRefused."""
+        member = find_classic(
+            self.roster, self.group_id, syncing.member_id, syncing.generation, syncing.instance_id
+        )
+        check_protocol(member, syncing)
+        behind = self.assignment_epoch > member.epoch
+        if behind and member.state is not MemberState.UNREVOKED_PARTITIONS:
+            self._classic.await_join(member.member_id, now.ms + member.rebalance_timeout_ms)
+            raise ConsumerRefused(
+                ErrorCode.rebalance_in_progress,
+                f"A new rebalance is triggered in group {self.group_id} and member "
+                f"{member.member_id} should rejoin to catch up.",
+            )
+        self._classic.on_synced(member.member_id)
+        self._sessions.set(member.member_id, now.ms + member.session_timeout_ms(now.timing))
+        partitions = {topic: frozenset(some) for topic, some in member.assigned.items()}
+        assignment = assignment_of(member, partitions, now.topics)
+        return Synced(ErrorCode.none, syncing.protocol_type, syncing.protocol, assignment)
+
+    def classic_heartbeat(
+        self, member_id: str, generation: int, instance_id: str | None, now: Now
+    ) -> tuple[ErrorCode, Changes]:
+        """Take a Heartbeat of a classic member. Raises ConsumerRefused.
+
+        REBALANCE_IN_PROGRESS means that the member has to join again, to give up partitions or to
+        get more of them. As in a heartbeat of the consumer protocol, a target that is due is made.
+        """
+        member = find_classic(self.roster, self.group_id, member_id, generation, instance_id)
+        self._sessions.set(member.member_id, now.ms + member.session_timeout_ms(now.timing))
+        changes: Changes = {}
+        if self._seen_version != now.topics.version:
+            self._see_topics(changes, now, bump=False)
+        self._maybe_assign(changes, now)
+        if not must_rejoin(self.roster, member):
+            return ErrorCode.none, changes
+        self._classic.await_join(member.member_id, now.ms + member.rebalance_timeout_ms)
+        return ErrorCode.rebalance_in_progress, changes
 
     def on_resolved(
         self, found: Mapping[str, frozenset[str]] | None, created: int, at_ms: int, now: Now
@@ -212,20 +347,25 @@ class ConsumerGroup:
 
     def tick(self, now: Now) -> Changes:
         """Fence the members whose session or rebalance timeout has passed."""
-        changes: Changes = {}
-        for member_id in self._sessions.due(now.ms):
-            if member_id in self.members:
-                self._fence(changes, [member_id], now)
+        due = dict.fromkeys((*self._sessions.due(now.ms), *self._classic.due(now.ms)))
         for member_id in self._rebalances.due(now.ms):
             member = self.members.get(member_id)
             if member is not None and member.epoch == self._rebalance_epochs.get(member_id):
+                due[member_id] = None
+        changes: Changes = {}
+        for member_id in due:
+            if member_id in self.members and self.ended is None:
                 self._fence(changes, [member_id], now)
         return changes
 
     def extend_sessions(self, now_ms: int, session_timeout_ms: int) -> None:
         """Begin all sessions and rebalance timeouts anew: heartbeats could not arrive."""
-        for member in self.members.values():
-            self._sessions.set(member.member_id, now_ms + session_timeout_ms)
+        for name, member in self.members.items():
+            timeout_ms = session_timeout_ms
+            if member.classic is not None:
+                timeout_ms = member.classic.session_timeout_ms
+                self._classic.extend(name, now_ms + member.rebalance_timeout_ms)
+            self._sessions.set(name, now_ms + timeout_ms)
             if member.state is MemberState.UNREVOKED_PARTITIONS:
                 self._watch_rebalance(member, now_ms)
 
@@ -240,61 +380,24 @@ class ConsumerGroup:
 
     def check_commit(
         self, member_id: str, epoch: int, *, transactional: bool, new_version: bool
-    ) -> Callable[[UUID, int], bool]:
-        """Return whether a member may commit offsets of a partition. Raises ConsumerRefused.
-
-        `new_version` is True from OffsetCommit v9. An epoch before the member's own may commit
-        partitions that the member has had since then.
-        """
+    ) -> MayCommit:
+        """Return the partitions of which a member may commit offsets. Raises ConsumerRefused."""
         if epoch < 0 and not self.members:
-            return _any_partition
+            return any_partition
         if transactional and epoch == -1 and not member_id:
-            return _any_partition
+            return any_partition
         member = self._member(member_id)
-        if not transactional and not new_version:
-            raise ConsumerRefused(
-                ErrorCode.unsupported_version,
-                "OffsetCommit version 9 or above must be used by members using the consumer group "
-                "protocol",
-            )
-        if epoch == member.epoch:
-            return _any_partition
-        if epoch > member.epoch:
-            raise ConsumerRefused(
-                ErrorCode.stale_member_epoch,
-                f"Received member epoch {epoch} is newer than current member epoch {member.epoch}.",
-            )
-
-        def had_since(topic: UUID, partition: int) -> bool:
-            since = member.assigned.get(topic, {}).get(partition)
-            if since is None:
-                since = member.revoking.get(topic, {}).get(partition)
-            return since is not None and epoch >= since
-
-        return had_since
+        return committable(member, epoch, transactional=transactional, new_version=new_version)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
         """Raise ConsumerRefused unless this member may read the committed offsets."""
-        if member_id is None and epoch < 0:
-            return
-        member = self._member(member_id or "")
-        if epoch != member.epoch:
-            raise ConsumerRefused(
-                ErrorCode.stale_member_epoch,
-                f"The received member epoch {epoch} does not match the expected member epoch "
-                f"{member.epoch}.",
-            )
+        if member_id is not None or epoch >= 0:
+            check_fetch(self._member(member_id or ""), epoch)
 
     # -- members --------------------------------------------------------------------------------
 
     def _member(self, member_id: str) -> ConsumerMember:
-        member = self.members.get(member_id)
-        if member is None:
-            raise ConsumerRefused(
-                ErrorCode.unknown_member_id,
-                f"Member {member_id} is not a member of group {self.group_id}.",
-            )
-        return member
+        return member_of(self.roster, self.group_id, member_id)
 
     def _refuse_if_full(self, member_id: str) -> None:
         if member_id not in self.members:
@@ -303,53 +406,6 @@ class ConsumerGroup:
                 "The consumer group has reached its maximum capacity of "
                 f"{self._settings.members_max} members.",
             )
-
-    def _find(self, request: ConsumerHeartbeat) -> tuple[ConsumerMember, str | None]:
-        """Return the member of a heartbeat, and the id of the static member that it replaces."""
-        joins = request.epoch == JOIN_EPOCH
-        if request.instance_id is not None:
-            return self._find_static(request, joins=joins)
-        if joins and request.member_id not in self.members:
-            return ConsumerMember(member_id=request.member_id), None
-        member = self._member(request.member_id)
-        _check_epoch(member, request)
-        return member, None
-
-    def _find_static(
-        self, request: ConsumerHeartbeat, *, joins: bool
-    ) -> tuple[ConsumerMember, str | None]:
-        assert request.instance_id is not None
-        if not joins:
-            member = self._static(request)
-            _check_epoch(member, request)
-            return member, None
-        known = self.roster.instances.get(request.instance_id)
-        if known is None:
-            found = self.members.get(request.member_id)
-            return found or ConsumerMember(member_id=request.member_id), None
-        before = self.members[known]
-        if before.epoch != STATIC_LEAVE_EPOCH:
-            raise ConsumerRefused(
-                ErrorCode.unreleased_instance_id,
-                f"Static member {request.member_id} with instance id {request.instance_id} cannot "
-                f"join the group because the instance id is owned by {known} member.",
-            )
-        return replace(before, member_id=request.member_id, epoch=0, previous_epoch=0), known
-
-    def _static(self, request: ConsumerHeartbeat) -> ConsumerMember:
-        """Return the static member of a request that is no join."""
-        known = self.roster.instances.get(request.instance_id or "")
-        if known is None:
-            raise ConsumerRefused(
-                ErrorCode.unknown_member_id, f"Instance id {request.instance_id} is unknown."
-            )
-        if known != request.member_id:
-            raise ConsumerRefused(
-                ErrorCode.fenced_instance_id,
-                f"Static member {request.member_id} with instance id {request.instance_id} was "
-                f"fenced by member {known}.",
-            )
-        return self.members[known]
 
     def _replace(self, changes: Changes, before: str, after: ConsumerMember) -> None:
         """Give the place of a static member to its new member id."""
@@ -365,7 +421,7 @@ class ConsumerGroup:
         if request.instance_id is None:
             member = self._member(request.member_id)
         else:
-            member = self._static(request)
+            member = static_member(self.roster, request.member_id, request.instance_id)
             if request.epoch == STATIC_LEAVE_EPOCH:
                 self._leave_for_a_while(changes, member)
                 return Outcome(answer, changes)
@@ -379,9 +435,19 @@ class ConsumerGroup:
         self._put(changes, RecordKey(RecordKind.CURRENT, member.member_id), left)
 
     def _fence(self, changes: Changes, member_ids: list[str], now: Now) -> None:
-        """Remove members. Their partitions are free, and the group epoch rises by one."""
+        """Remove members. Their partitions are free, and the group epoch rises by one.
+
+        If classic members alone remain, the group becomes a classic one in place of that.
+        """
+        if len(self.members) > len(member_ids):
+            membership = self._classic_without(member_ids, now)
+            if membership is not None:
+                self._end(changes, membership)
+                return
         for member_id in member_ids:
             regex = self.members[member_id].regex
+            if self.members[member_id].classic is not None:
+                self._classic.on_fenced(member_id)
             self._forget(changes, member_id)
             if regex and regex not in self.roster.regexes and regex in self.roster.resolved:
                 self._put(changes, RecordKey(RecordKind.REGEX, regex), None)
@@ -398,6 +464,18 @@ class ConsumerGroup:
         self._sessions.clear(member_id)
         self._rebalances.clear(member_id)
         self._rebalance_epochs.pop(member_id, None)
+        self._classic.forget(member_id)
+
+    def _classic_without(self, member_ids: list[str], now: Now) -> GroupMembership | None:
+        """Return the classic group that the group becomes without these members, or None."""
+        return downgraded(self.roster, member_ids, self._settings, now.topics)
+
+    def _end(self, changes: Changes, membership: GroupMembership) -> None:
+        """Become a classic group: all records go."""
+        self.ended = membership
+        for key in self.roster.records():
+            changes.pop(key, None)
+            changes[key] = None
 
     # -- epochs and assignments -----------------------------------------------------------------
 
@@ -478,88 +556,8 @@ class ConsumerGroup:
         return after
 
     def _watch_rebalance(self, member: ConsumerMember, now_ms: int) -> None:
+        """Fence the member unless it leaves its epoch in time. A classic one has to join again."""
+        if member.classic is not None:
+            return
         self._rebalances.set(member.member_id, now_ms + member.rebalance_timeout_ms)
         self._rebalance_epochs[member.member_id] = member.epoch
-
-    # -- regular expressions --------------------------------------------------------------------
-
-    def _regex_change(
-        self, before: ConsumerMember, after: ConsumerMember, now: Now
-    ) -> _RegexChange:
-        """Return the effect of a member's new expression. Raises ConsumerRefused; changes nothing.
-
-        All expressions of a group are resolved together, so that they cause one rebalance.
-        """
-        counts = self.roster.regexes
-        old, new = before.regex, after.regex
-        status, unused, due = _Regex.SAME, "", False
-        if old != new:
-            status = _Regex.CHANGED
-            unused = old if counts[old] == 1 else ""
-            if not new or new in self.roster.resolved:
-                status = _Regex.CHANGED_AND_RESOLVED
-            if new and not counts[new]:
-                self._check_regex(new)
-                status, due = _Regex.CHANGED, True
-        if not due and not counts:
-            return _RegexChange(status, unused)
-        patterns = frozenset(counts + _counted(new) - _counted(old))
-        if self._resolving or not patterns or not self._must_resolve(patterns, due, now):
-            return _RegexChange(status, unused)
-        return _RegexChange(status, unused, patterns)
-
-    def _must_resolve(self, patterns: frozenset[str], due: bool, now: Now) -> bool:
-        """Return whether the expressions are to be resolved now."""
-        last = next(iter(self.roster.resolved.values()), None)
-        if last is None:
-            return True
-        if last.at_ms >= 0 and now.ms <= last.at_ms + REFRESH_MS_MIN:
-            return False
-        return (
-            due
-            or len(patterns) != len(self.roster.resolved)
-            or last.created < now.topics.created
-            or now.ms > last.at_ms + now.timing.regex_refresh_ms
-        )
-
-    def _check_regex(self, regex: str) -> None:
-        fault = self._settings.regex_fault(regex)
-        if fault is not None:
-            raise ConsumerRefused(
-                ErrorCode.invalid_regular_expression,
-                f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {fault}.",
-            )
-
-
-def _counted(regex: str) -> Counter[str]:
-    return Counter([regex] if regex else [])
-
-
-def _any_partition(topic: UUID, partition: int) -> bool:
-    return True
-
-
-def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> None:
-    """Raise ConsumerRefused unless the epoch is the member's, or the one whose answer was lost."""
-    received, known = request.epoch, member.epoch
-    if received in (JOIN_EPOCH, known):
-        return
-    if known > received == member.previous_epoch and _owns_only_assigned(member, request):
-        return
-    than = "greater" if received > known else "smaller"
-    raise ConsumerRefused(
-        ErrorCode.fenced_member_epoch,
-        f"The consumer group member has a {than} member epoch ({received}) than the one known by "
-        f"the group coordinator ({known}). The member must abandon all its partitions and rejoin.",
-    )
-
-
-def _owns_only_assigned(member: ConsumerMember, request: ConsumerHeartbeat) -> bool:
-    """Return whether the member reports its partitions, and all of them are assigned to it."""
-    if request.owned is None:
-        return False
-    return all(
-        partition in member.assigned.get(topic, {})
-        for topic, partitions in request.owned.items()
-        for partition in partitions
-    )

@@ -15,6 +15,8 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from gateway.core.group_members import Joined, Protocols, protocols_bytes
+
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 STATIC_LEAVE_EPOCH: Final = -2
@@ -22,6 +24,9 @@ STATIC_LEAVE_EPOCH: Final = -2
 
 INITIAL_EPOCH: Final = 1
 """The group epoch and the assignment epoch of a new group."""
+
+PROTOCOLS_BYTES_MAX: Final = 256 * 1024
+"""The largest protocols of a classic member of the group. Its record must fit into one entry."""
 
 _MEMBER_BYTES: Final = 256  # counted for each member besides its texts
 
@@ -58,6 +63,13 @@ class ConsumerRefused(Exception):
         self.text = text
 
 
+class ClassicMetadata(NamedTuple):
+    """What a member that joins by JoinGroup has besides: a classic member of the group."""
+
+    session_timeout_ms: int
+    protocols: Protocols
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
     """One member: its subscription, and its current assignment."""
@@ -71,6 +83,7 @@ class ConsumerMember:
     topics: frozenset[str] = frozenset()
     regex: str = ""  # "" if the member subscribes by names alone
     assignor: str | None = None  # the assignor that the member prefers
+    classic: ClassicMetadata | None = None  # None for a member of the consumer protocol
     epoch: int = JOIN_EPOCH
     previous_epoch: int = -1
     state: MemberState = MemberState.STABLE
@@ -82,6 +95,7 @@ class ConsumerMember:
         """The memory counted for this member, without its assignment."""
         texts = (self.member_id, self.instance_id, self.rack_id, self.client_id, self.client_host)
         own = sum(len(each) for each in (*texts, self.regex, self.assignor) if each)
+        own += 0 if self.classic is None else protocols_bytes(self.classic.protocols)
         return _MEMBER_BYTES + own + sum(map(len, self.topics)) + 16 * len(self.topics)
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
@@ -104,6 +118,13 @@ class ConsumerMember:
             topics=other.topics,
             regex=other.regex,
             assignor=other.assignor,
+            classic=other.classic,
+        )
+
+    def session_timeout_ms(self, timing: ConsumerTiming) -> int:
+        """Return the session timeout: of a classic member its own, else that of the group."""
+        return (
+            timing.session_timeout_ms if self.classic is None else self.classic.session_timeout_ms
         )
 
     def with_epoch(self, epoch: int) -> ConsumerMember:
@@ -178,6 +199,8 @@ class ConsumerHeartbeat:
         """Return whether the member may take more or less memory after the request."""
         sent = (self.topics, self.regex, self.instance_id, self.rack_id, self.assignor)
         known = (member.client_id, member.client_host)
+        if member.classic is not None:
+            return True
         return any(each is not None for each in sent) or known != (self.client_id, self.client_host)
 
     def applied_to(self, member: ConsumerMember) -> ConsumerMember:
@@ -191,6 +214,7 @@ class ConsumerHeartbeat:
             topics=member.topics if self.topics is None else self.topics,
             regex=member.regex if self.regex is None else self.regex,
             assignor=member.assignor if self.assignor is None else self.assignor,
+            classic=None,
             client_id=self.client_id,
             client_host=self.client_host,
         )
@@ -213,6 +237,16 @@ class Outcome(NamedTuple):
     # Regular expressions to resolve now; `ConsumerGroup.on_resolved` takes the result. None if
     # nothing is due.
     resolve: frozenset[str] | None = None
+
+
+class JoinOutcome(NamedTuple):
+    """What a JoinGroup has done. `joined` may leave once `changes` and all before are durable.
+
+    It is None if the group has become a classic one, which has to take the JoinGroup.
+    """
+
+    joined: Joined | None
+    changes: Changes
 
 
 class KnownTopic(Protocol):
@@ -265,5 +299,9 @@ class ConsumerSettings(NamedTuple):
 
     members_max: int = 2**31 - 1
     default_assignor: str = "uniform"
+    upgrades: bool = True  # a classic group with members may become one of this protocol
+    downgrades: bool = True  # a group of classic members alone becomes a classic group
+    classic_members_max: int = 10_000  # of a group that becomes a classic one
+    classic_bytes_max: int = 512 * 1024  # of its membership as it is stored, at most
     # Returns what is wrong with a regular expression, or None.
     regex_fault: Callable[[str], str | None] = lambda _: None

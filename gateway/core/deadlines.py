@@ -33,6 +33,9 @@ class Deadlines(Generic[K]):
     def __len__(self) -> int:
         return len(self._at)
 
+    def __contains__(self, key: K) -> bool:
+        return key in self._at
+
     def set(self, key: K, at: int) -> None:
         """Set or replace the deadline of a key."""
         self._at[key] = at

@@ -1,8 +1,8 @@
 """One classic consumer group: its members, its leader and its assignment. Pure.
 
-Every call takes the time and returns effects: answers for waiters, and memberships to store.
-Nothing here waits. An assignment is handed out only after its `Persist` has succeeded. So a
-restarted coordinator knows every generation whose assignment a member has received.
+Every call takes the time and returns effects: answers, and memberships to store. An assignment is
+handed out only after its `Persist` has succeeded. So a restarted coordinator knows every generation
+whose assignment a member has received.
 
 Source: Kafka's ClassicGroup and GroupMetadataManager; KIP-134 (initial delay), KIP-345 (static
 members), KIP-394 (member id required), KIP-814 (static leader skips the assignment).
@@ -72,7 +72,10 @@ class Group:
 
     @classmethod
     def restore(cls, membership: GroupMembership, settings: GroupSettings, now_ms: int) -> Group:
-        """Create the group from its stored membership. Session timeouts start again."""
+        """Create the group as it was stored, with fresh sessions.
+
+        Members without a protocol come from a group of another protocol, and have to join again.
+        """
         group = cls(settings)
         group.generation = membership.generation
         group.protocol_type = membership.protocol_type
@@ -82,7 +85,10 @@ class Group:
             member = GroupMember(*record)
             group._roster.add(member)
             group._extend_session(member, now_ms)
-        if group.members:
+        if group.members and group.protocol is None:
+            group.state = State.PREPARING_REBALANCE
+            group._join.begin(now_ms, group._roster.rebalance_timeout_ms())
+        elif group.members:
             group.state = State.STABLE
         return group
 
@@ -117,10 +123,8 @@ class Group:
 
     def membership(self, assignments: Mapping[str, bytes] | None = None) -> GroupMembership:
         """Return the membership to store, with these assignments or the members' own."""
-        records = self._roster.records(assignments)
-        return GroupMembership(
-            self.generation, self.protocol_type, self.protocol, self.leader, records
-        )
+        known = (self.generation, self.protocol_type, self.protocol, self.leader)
+        return GroupMembership(*known, self._roster.records(assignments))
 
     def views(self) -> tuple[MemberView, ...]:
         return self._roster.views(self.protocol, stable=self.state is State.STABLE)
@@ -306,8 +310,7 @@ class Group:
         self._roster.end_pending(member_id)
         self._roster.add(member)
         self._roster.await_join(member, waiter)
-        # A new member cannot send heartbeats before it receives its id. Without this timeout, a
-        # client that gave up would remain a member.
+        # Before it receives its id, it sends no heartbeats. A client that gave up must not remain.
         self._sessions.set(member_id, now_ms + self._settings.new_member_timeout_ms)
         return self._rebalance_or_complete(now_ms)
 
@@ -317,8 +320,7 @@ class Group:
         leads = member.member_id == self.leader
         if self.state is State.EMPTY:
             return self._refuse_join(joining, waiter, ErrorCode.unknown_member_id)
-        # An unchanged JoinGroup causes no rebalance, because its first answer may have been lost.
-        # But a leader that rejoins a stable group has seen topics change.
+        # An unchanged JoinGroup may follow a lost answer. But a leader has seen topics change.
         if unchanged and (
             self.state is State.COMPLETING_REBALANCE or (self.state is State.STABLE and not leads)
         ):
@@ -338,14 +340,12 @@ class Group:
         self._roster.update(member, joining)
         self._extend_session(member, now_ms)
         self._roster.await_join(member, waiter)
-        if self.state is State.COMPLETING_REBALANCE:
-            # The leader may be assigning to the old id at this moment.
+        if self.state is State.COMPLETING_REBALANCE:  # the leader may use the old id
             return effects + self._prepare_rebalance(now_ms)
         if self.state is not State.STABLE:
             return effects + self._complete_join_if_all_are_here(now_ms)
-        # Kafka compares the protocol, not the metadata. The metadata of an assignor may contain the
-        # partitions that the member owned before its restart. Static members are meant to survive a
-        # restart without a rebalance.
+        # Kafka compares the protocol, not the metadata, which may contain what the member owned
+        # before its restart. Static members are meant to survive one without a rebalance.
         if self._roster.most_wanted_protocol() != self.protocol:
             return effects + self._rebalance_or_complete(now_ms)
 
@@ -462,7 +462,7 @@ class Group:
                 self._roster.assign(member, assignments.get(member.member_id, b""))
                 answers = self._answer_sync(member, self._synced(member))
                 effects += answers
-                # The session may have expired while the answer was pending. It starts again.
+                # The session may have expired meanwhile. It starts again.
                 if answers:
                     self._extend_session(member, now_ms)
             return effects

@@ -3,7 +3,9 @@
     heartbeat ─▶ ConsumerGroup (pure) ─▶ records, durable ─▶ answer
 
 A heartbeat that changes nothing writes nothing, but waits for the changes before it: its answer may
-show them. A group is one of this protocol from its first member on, and while it is empty.
+show them. A group is one of this protocol from its first member on, and while it is empty. A
+classic group with members becomes one, and a group of classic members alone a classic one, by one
+change of all its records (`group_migration`).
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from gateway.config import DOWNGRADING, UPGRADING, GroupLimits
+from gateway.core.classic_members import joined_as, subscription_of
 from gateway.core.consumer_assignors import ASSIGNORS
+from gateway.core.consumer_commits import mismatch_code
 from gateway.core.consumer_group import ConsumerGroup
 from gateway.core.consumer_members import (
     JOIN_EPOCH,
@@ -32,11 +37,22 @@ from gateway.core.consumer_members import (
     Now,
     Partitions,
 )
-from gateway.core.group_members import Leaving, State
+from gateway.core.group_members import (
+    GroupMembership,
+    Joined,
+    Joining,
+    Leaving,
+    State,
+    Synced,
+    Syncing,
+)
+from gateway.core.shown_text import shown
 from gateway.errors import coordinator_code
 from gateway.groups.stored_consumer_group import decode_notes
+from gateway.groups.stored_membership import NOTE_BYTES_MAX, StoredMembership, encode_membership
 from gateway.groups.topic_patterns import pattern_fault, resolve
-from gateway.groups.views import Refused
+from gateway.groups.views import CLASSIC_GROUP, CONSUMER_GROUP, Refused
+from gateway.log import logger
 from ledger.errors import LedgerError
 from ledger.tasks import start_once
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
@@ -48,8 +64,6 @@ if TYPE_CHECKING:
     from subscriptions.store import Subscription
 
 DEFAULT_ASSIGNOR: Final = next(iter(ASSIGNORS))
-
-_SETTINGS: Final = ConsumerSettings(default_assignor=DEFAULT_ASSIGNOR, regex_fault=pattern_fault)
 
 Allows = Callable[[str], bool]
 """Returns whether the client of a request may describe a topic."""
@@ -75,9 +89,18 @@ class DescribedGroup(NamedTuple):
 class ConsumerGroups:
     """The groups of the consumer protocol among the loaded groups of this broker."""
 
-    def __init__(self, loaded_groups: LoadedGroups, catalog: Catalog) -> None:
+    def __init__(self, loaded_groups: LoadedGroups, catalog: Catalog, limits: GroupLimits) -> None:
         self._loaded_groups = loaded_groups
         self._catalog = catalog
+        self._settings = ConsumerSettings(
+            members_max=limits.consumer_members_max,
+            default_assignor=DEFAULT_ASSIGNOR,
+            regex_fault=pattern_fault,
+            upgrades=limits.migration_policy in UPGRADING,
+            downgrades=limits.migration_policy in DOWNGRADING,
+            classic_members_max=limits.members_max,
+            classic_bytes_max=min(limits.group_bytes_max, NOTE_BYTES_MAX),
+        )
         # Returns the times of a group. Replaced once the configs of groups are known.
         self.timing_of: Callable[[str], ConsumerTiming] = lambda _: ConsumerTiming()
         # Returns whether the members of a client host may take so much more memory.
@@ -97,7 +120,7 @@ class ConsumerGroups:
         records = await decode_notes(found.keyed, f"group {group_id!r}")
         now = self.now(group_id)
         timeout_ms = now.timing.session_timeout_ms
-        return ConsumerGroup.restore(group_id, _SETTINGS, records, now.ms, timeout_ms)
+        return ConsumerGroup.restore(group_id, self._settings, records, now.ms, timeout_ms)
 
     # -- members --------------------------------------------------------------------------------
 
@@ -106,7 +129,7 @@ class ConsumerGroups:
     ) -> HeartbeatAnswer:
         """Take a heartbeat of a member. Raises ConsumerRefused, and Refused."""
         loaded = await self._loaded_groups.find(group_id, create=request.epoch == JOIN_EPOCH)
-        group = self._group(group_id, loaded, request)
+        group, converted = self._group(group_id, loaded, request)
         assert loaded is not None
         if not self.admits(group_id, _growth(group, request)):
             raise Refused(ErrorCode.coordinator_not_available)
@@ -114,8 +137,11 @@ class ConsumerGroups:
             outcome = group.heartbeat(request, self.now(group_id))
             note = None
             if loaded.consumer is None:
+                if converted:
+                    self._loaded_groups.begin_classic(loaded, GroupMembership())
+                    _log_change(group_id, CONSUMER_GROUP)
                 loaded.consumer, note = group, b""  # the membership of the classic group ends
-            self.write(loaded, outcome.changes, note)
+            self.write(loaded, converted | outcome.changes, note)
         if outcome.resolve is not None:
             start_once(
                 "the resolution of regular expressions",
@@ -126,8 +152,11 @@ class ConsumerGroups:
 
     def _group(
         self, group_id: str, loaded: LoadedGroup | None, request: ConsumerHeartbeat
-    ) -> ConsumerGroup:
-        """Return the group of a heartbeat, or a new one. Raises ConsumerRefused and Refused."""
+    ) -> tuple[ConsumerGroup, Changes]:
+        """Return the group of a heartbeat, or a new one, and the records of a conversion.
+
+        Raises ConsumerRefused and Refused.
+        """
         joins = request.epoch == JOIN_EPOCH
         if loaded is None or loaded.group.state is State.DEAD:
             if joins:
@@ -135,17 +164,15 @@ class ConsumerGroups:
             kind = "Group" if request.epoch <= LEAVE_EPOCH else "Consumer group"
             raise ConsumerRefused(ErrorCode.group_id_not_found, f"{kind} {group_id} not found.")
         if loaded.consumer is not None:
-            return loaded.consumer
+            return loaded.consumer, {}
         if not joins:
             text = f"Group {group_id} is not a consumer group."
             raise ConsumerRefused(ErrorCode.group_id_not_found, text)
-        if loaded.group.state is not State.EMPTY:
-            text = f"Cannot upgrade classic group {group_id} to consumer group because online "
-            text += "upgrade is disabled."
-            raise ConsumerRefused(ErrorCode.group_id_not_found, text)
         if loaded.encoding is not None:  # its membership would be written after our records
             raise Refused(ErrorCode.coordinator_load_in_progress)
-        return ConsumerGroup(group_id, _SETTINGS)
+        if loaded.group.state is State.EMPTY:
+            return ConsumerGroup(group_id, self._settings), {}
+        return ConsumerGroup.upgrade(group_id, loaded.group, self._settings, self.now(group_id))
 
     @contextmanager
     def _unload_on_errors(self, loaded: LoadedGroup) -> Generator[None]:
@@ -171,7 +198,16 @@ class ConsumerGroups:
     def write(
         self, loaded: LoadedGroup, changes: Changes, note: bytes | None = None
     ) -> Future[None] | None:
-        """Write the records of a change. Returns None if there is none."""
+        """Write the records of a change. Returns None if there is none.
+
+        If the group has become a classic one, its membership is part of the change.
+        """
+        group = loaded.consumer
+        if group is not None and group.ended is not None:
+            note = encode_membership(StoredMembership(group.ended))
+            loaded.consumer, loaded.empty_since_ms = None, 0
+            self._loaded_groups.begin_classic(loaded, group.ended)
+            _log_change(loaded.group_id, CLASSIC_GROUP)
         if not changes and note is None:
             self._loaded_groups.note_deadline(loaded)
             return None
@@ -204,6 +240,59 @@ class ConsumerGroups:
             now = self.now(loaded.group_id)
             loaded.consumer.extend_sessions(now.ms, now.timing.session_timeout_ms)
 
+    # -- classic members ------------------------------------------------------------------------
+
+    async def join(self, loaded: LoadedGroup, joining: Joining) -> Joined | None:
+        """Take a JoinGroup. Returns None if the group is a classic one now, which has to take it.
+
+        Raises Refused.
+        """
+        group = loaded.consumer
+        assert group is not None
+        try:
+            if not self.admits(loaded.group_id, _join_growth(group, joining)):
+                raise Refused(ErrorCode.coordinator_not_available)
+            with self._unload_on_errors(loaded):
+                outcome = group.join(joining, self.now(loaded.group_id))
+                self.write(loaded, outcome.changes)
+        except ConsumerRefused as refused:
+            return Joined(refused.code)  # without the id of the member, as in Kafka
+        if outcome.joined is not None:
+            await self.settle(loaded)
+        return outcome.joined
+
+    async def sync(self, loaded: LoadedGroup, syncing: Syncing) -> Synced:
+        """Take a SyncGroup of a classic member. Raises Refused."""
+        group = loaded.consumer
+        assert group is not None
+        try:
+            synced = group.sync(syncing, self.now(loaded.group_id))
+        except ConsumerRefused as refused:
+            synced = Synced(refused.code)
+        self._loaded_groups.note_deadline(loaded)
+        await self.settle(loaded)
+        member = group.members.get(syncing.member_id)
+        stays = member is not None and member.epoch == syncing.generation
+        if synced.error is ErrorCode.none and not (stays and loaded.consumer is group):
+            return Synced(ErrorCode.rebalance_in_progress)  # it was fenced meanwhile
+        return synced
+
+    def classic_heartbeat(
+        self, loaded: LoadedGroup, member_id: str, generation: int, instance_id: str | None
+    ) -> ErrorCode:
+        """Take a Heartbeat of a classic member. The code shows no change that is not durable."""
+        group = loaded.consumer
+        assert group is not None
+        try:
+            with self._unload_on_errors(loaded):
+                code, changes = group.classic_heartbeat(
+                    member_id, generation, instance_id, self.now(loaded.group_id)
+                )
+                self.write(loaded, changes)
+        except ConsumerRefused as refused:
+            return refused.code
+        return code
+
     async def leave(self, loaded: LoadedGroup, leavings: Iterable[Leaving]) -> list[ErrorCode]:
         """Remove members whom a LeaveGroup names. Returns a code for each. Raises Refused."""
         group = loaded.consumer
@@ -227,20 +316,18 @@ class ConsumerGroups:
         await self.settle(loaded)
         return codes
 
-    def become_classic(self, loaded: LoadedGroup) -> bool:
-        """Make an empty group one of the classic protocol. Returns False if it has members.
+    def become_classic(self, loaded: LoadedGroup) -> None:
+        """Make a group without members one of the classic protocol.
 
         A group that is being deleted stays as it is: a write would create it again.
         """
         group = loaded.consumer
         if group is None or loaded.group.state is State.DEAD:  # being deleted: it refuses the join
-            return True
-        if group.members:
-            return False
+            return
+        assert not group.members
         loaded.consumer = None
         self._loaded_groups.write_records(loaded, dict.fromkeys(group.roster.records()))
-        self._loaded_groups.begin_classic(loaded)
-        return True
+        self._loaded_groups.begin_classic(loaded, GroupMembership())
 
     # -- offsets --------------------------------------------------------------------------------
 
@@ -264,7 +351,7 @@ class ConsumerGroups:
         else:
             code = ErrorCode.none
             if not all(may(key.topic_id, key.partition) for key in keys):
-                code = ErrorCode.stale_member_epoch
+                code = mismatch_code(group.members[member_id])
         if transactional and code is ErrorCode.stale_member_epoch:
             return ErrorCode.illegal_generation
         return code
@@ -314,3 +401,20 @@ def _growth(group: ConsumerGroup, request: ConsumerHeartbeat) -> dict[str, int]:
     fresh = ConsumerMember(member_id=request.member_id) if before is None else before
     after = request.applied_to(fresh)
     return {request.client_host: after.size_bytes - (0 if before is None else before.size_bytes)}
+
+
+def _join_growth(group: ConsumerGroup, joining: Joining) -> dict[str, int]:
+    """Return the change of the memory of the client's host by a JoinGroup."""
+    before = group.members.get(joining.member_id)
+    fresh = ConsumerMember(member_id=joining.fresh_id) if before is None else before
+    if not joining.protocols or (not joining.member_id and joining.id_required):
+        return {}  # it is refused, or answered with an id
+    try:
+        after = joined_as(fresh, joining, subscription_of(joining))
+    except ConsumerRefused:
+        return {}  # the group refuses it, too, but has other reasons that come first
+    return {joining.client_host: after.size_bytes - (0 if before is None else before.size_bytes)}
+
+
+def _log_change(group_id: str, kind: str) -> None:
+    logger().info("a group with members has changed its protocol", group=shown(group_id), type=kind)

@@ -95,7 +95,7 @@ class Coordinator:
         self._loaded_groups = LoadedGroups(
             self._store, claims, clock, settings, limits.bytes_total_max, self._on_evicted
         )
-        self.consumers = ConsumerGroups(self._loaded_groups, catalog)
+        self.consumers = ConsumerGroups(self._loaded_groups, catalog, limits)
         self.consumers.admits = self._admits
         self._loaded_groups.consumers = self.consumers
         # True if the store can keep the records of groups of the consumer protocol.
@@ -200,16 +200,28 @@ class Coordinator:
             return Joined(refused.code, joining.member_id)
         if loaded is None:
             return Joined(ErrorCode.unknown_member_id, joining.member_id)
-        if not self.consumers.become_classic(loaded):
-            return Joined(ErrorCode.inconsistent_group_protocol, joining.member_id)
+        try:
+            if loaded.consumer is not None and loaded.alive and loaded.consumer.members:
+                taken = await self.consumers.join(loaded, joining)
+                if taken is not None:
+                    return taken
+            self.consumers.become_classic(loaded)
+            return await self._join_classic(loaded, joining)
+        except Refused as refused:
+            return Joined(refused.code, joining.member_id)
+
+    async def _join_classic(self, loaded: LoadedGroup, joining: Joining) -> Joined:
+        """Take a JoinGroup to a group of the classic protocol. Raises Refused."""
         growth = loaded.group.growth_bytes(joining)
-        if not self._admits(group_id, growth):
+        if not self._admits(loaded.group_id, growth):
             return Joined(ErrorCode.coordinator_not_available, joining.member_id)
         waiter: Future[Joined] = asyncio.get_running_loop().create_future()
         self._loaded_groups.run(
             loaded, loaded.group.join(joining, waiter, self._loaded_groups.now_ms())
         )
         joined = await waiter
+        if loaded.last_change is not None:  # the group was one of the consumer protocol before
+            await self.consumers.settle(loaded)
         if not self._loaded_groups.serves():
             return Joined(ErrorCode.not_coordinator, joining.member_id)
         return joined
@@ -218,9 +230,11 @@ class Coordinator:
         """Return the assignment, once the leader's assignments are durable."""
         try:
             loaded = await self._loaded_groups.find(group_id)
+            if loaded is not None and loaded.consumer is not None and loaded.alive:
+                return await self.consumers.sync(loaded, syncing)
         except Refused as refused:
             return Synced(refused.code)
-        if loaded is None or loaded.consumer is not None:
+        if loaded is None:
             return Synced(ErrorCode.unknown_member_id)
         if _assigns(loaded.group, syncing):
             growth = assignment_growth(loaded.group.members.values(), dict(syncing.assignments))
@@ -253,13 +267,13 @@ class Coordinator:
         loaded = self._loaded_groups.use(group_id)
         if loaded is None:
             return None
-        if loaded.consumer is not None:
-            return ErrorCode.unknown_member_id
         # Count the heartbeat even without a lease. Otherwise the member expires when the lease
         # returns.
-        code = loaded.group.heartbeat(
-            member_id, generation, instance_id, self._loaded_groups.now_ms()
-        )
+        if loaded.consumer is not None and loaded.alive:
+            code = self.consumers.classic_heartbeat(loaded, member_id, generation, instance_id)
+        else:
+            now_ms = self._loaded_groups.now_ms()
+            code = loaded.group.heartbeat(member_id, generation, instance_id, now_ms)
         self._loaded_groups.note_deadline(loaded)
         return code if self._loaded_groups.serves() else ErrorCode.not_coordinator
 

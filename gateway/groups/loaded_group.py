@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from asyncio import Future, Task
 from collections import Counter
+from typing import cast
 
 from gateway.core.consumer_group import ConsumerGroup
 from gateway.core.group import Group
-from gateway.core.group_members import Persist, State
+from gateway.core.group_members import (
+    AnswerJoin,
+    AnswerSync,
+    Effect,
+    Joined,
+    Persist,
+    State,
+    Synced,
+)
 from gateway.core.offset_expiry import CONSUMER
 from gateway.groups.group_transactions import GroupTransactions
 from gateway.groups.views import CLASSIC_GROUP, CONSUMER_GROUP, GroupState
@@ -83,6 +92,11 @@ class LoadedGroup:
         return self.group.idle and not self.writes and not has_members
 
     @property
+    def alive(self) -> bool:
+        """False once the group is unloaded or being deleted."""
+        return self.group.state is not State.DEAD
+
+    @property
     def state(self) -> GroupState:
         """The state, as tools show it."""
         if self.consumer is None or self.group.state is State.DEAD:
@@ -109,3 +123,11 @@ class LoadedGroup:
         """The time of the next deadline of a member, or None."""
         both = (self.group.deadline_ms, self.consumer and self.consumer.deadline_ms)
         return min((each for each in both if each is not None), default=None)
+
+
+def answer(effect: Effect) -> None:
+    """Answer the waiting request, unless its connection has closed."""
+    if isinstance(effect, AnswerJoin | AnswerSync):
+        waiter = cast("Future[Joined | Synced]", effect.waiter)
+        if not waiter.done():
+            waiter.set_result(effect.joined if isinstance(effect, AnswerJoin) else effect.synced)

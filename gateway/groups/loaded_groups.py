@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
@@ -26,21 +26,17 @@ from gateway.core.consumer_group import ConsumerGroup
 from gateway.core.consumer_members import Changes
 from gateway.core.group import Group
 from gateway.core.group_members import (
-    AnswerJoin,
-    AnswerSync,
     Effect,
     GroupMembership,
     GroupSettings,
-    Joined,
     Persist,
     State,
-    Synced,
 )
 from gateway.core.shown_text import shown
 from gateway.errors import coordinator_code
 from gateway.groups.deadline_timer import DeadlineTimer
 from gateway.groups.group_memory import GroupMemory
-from gateway.groups.loaded_group import LoadedGroup
+from gateway.groups.loaded_group import LoadedGroup, answer
 from gateway.groups.stored_consumer_group import encode_changes
 from gateway.groups.stored_membership import (
     MembershipTooLarge,
@@ -277,7 +273,7 @@ class LoadedGroups:
             if isinstance(effect, Persist):
                 self._persist(loaded, effect)
             else:
-                _answer(effect)
+                answer(effect)
         if loaded.group.generation > loaded.generation:
             self.rebalances += loaded.group.generation - loaded.generation
             loaded.generation = loaded.group.generation
@@ -287,8 +283,7 @@ class LoadedGroups:
     def _count(self, loaded: LoadedGroup) -> None:
         """Update `memory` after a change of this group."""
         if self.groups.get(loaded.group_id) is not loaded:
-            loaded.counted, counted = Counter(), loaded.counted
-            self.memory.change({host: -count for host, count in counted.items()})
+            self._uncount(loaded)
             return
         changes = loaded.group.take_byte_changes()
         if loaded.consumer is not None:
@@ -299,6 +294,10 @@ class LoadedGroups:
             loaded.counted[host] += more
             if not loaded.counted[host]:
                 del loaded.counted[host]
+
+    def _uncount(self, loaded: LoadedGroup) -> None:
+        loaded.counted, counted = Counter(), loaded.counted
+        self.memory.change({host: -count for host, count in counted.items()})
 
     def _persist(self, loaded: LoadedGroup, effect: Persist) -> None:
         """Encode and write the membership, or queue it if it is large or others are queued."""
@@ -356,7 +355,7 @@ class LoadedGroups:
 
     def _write_membership(self, loaded: LoadedGroup, effects: list[Persist], note: bytes) -> None:
         durable = self.write(loaded, {}, note)
-        durable.add_done_callback(partial(self._on_persisted, loaded, effects))
+        durable.add_done_callback(partial(self._on_persisted, loaded, loaded.group, effects))
 
     def write(
         self,
@@ -388,10 +387,17 @@ class LoadedGroups:
         """Return whether this is still the group of its name."""
         return self.groups.get(loaded.group_id) is loaded
 
-    def begin_classic(self, loaded: LoadedGroup) -> None:
-        """Let the group begin anew as an empty one of the classic protocol."""
-        loaded.group = Group.restore(GroupMembership(), self._settings, self.now_ms())
-        loaded.generation = 0
+    def begin_classic(self, loaded: LoadedGroup, membership: GroupMembership) -> None:
+        """Replace the state of the classic protocol. Members that wait in the old one join again.
+
+        `loaded.consumer` must be None, or the group of these members is not counted yet.
+        """
+        for effect in loaded.group.abandon(ErrorCode.rebalance_in_progress):
+            answer(effect)
+        self._uncount(loaded)
+        loaded.group = Group.restore(membership, self._settings, self.now_ms())
+        loaded.generation = membership.generation
+        self.run(loaded, ())
 
     def track(self, loaded: LoadedGroup, durable: Future[None]) -> Future[None]:
         """Count a write of the group that the store has accepted. If it fails, unload the group."""
@@ -420,10 +426,10 @@ class LoadedGroups:
         loaded.stored = True
 
     def _on_persisted(
-        self, loaded: LoadedGroup, effects: list[Persist], durable: Future[None]
+        self, loaded: LoadedGroup, group: Group, effects: list[Persist], durable: Future[None]
     ) -> None:
         for effect in effects:
-            if loaded.group.state is not State.DEAD:  # the group is DEAD if the write failed
+            if group.state is not State.DEAD:  # the write failed, or the group has ended
                 self.run(loaded, effect.then(self.now_ms()))
 
     async def delete(self, loaded: LoadedGroup) -> None:
@@ -432,7 +438,7 @@ class LoadedGroups:
         During the deletion the group stays in `groups` as DEAD, so that no request loads it.
         """
         for effect in loaded.group.abandon(ErrorCode.coordinator_not_available):
-            _answer(effect)
+            answer(effect)
         try:
             if loaded.encoding is not None:  # its write would create the group again
                 await asyncio.wait([loaded.encoding])
@@ -450,7 +456,7 @@ class LoadedGroups:
         """
         group_id = loaded.group_id
         for effect in loaded.group.abandon(code):
-            _answer(effect)
+            answer(effect)
         if self.groups.get(group_id) is not loaded:
             return
         del self.groups[group_id]
@@ -587,11 +593,3 @@ class LoadedGroups:
         if loaded.stored:
             self._on_evicted(loaded)
         return self._unloading[group_id]
-
-
-def _answer(effect: Effect) -> None:
-    """Answer the waiting request, unless its connection has closed."""
-    if isinstance(effect, AnswerJoin | AnswerSync):
-        waiter = cast("Future[Joined | Synced]", effect.waiter)
-        if not waiter.done():
-            waiter.set_result(effect.joined if isinstance(effect, AnswerJoin) else effect.synced)

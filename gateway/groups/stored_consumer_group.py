@@ -2,18 +2,21 @@
 
 Each record is a sealed document under a key of its own, so that a change of one member writes what
 this member has. The time of the last assignment is not stored: after a takeover the next target is
-made at once. See docs/formats/positions.md.
+made at once. A classic member has a field that earlier releases refuse.
+See docs/formats/positions.md.
 """
 
 from __future__ import annotations
 
 import asyncio
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
 from gateway.core.consumer_members import (
     Changes,
+    ClassicMetadata,
     ConsumerMember,
     Epochs,
     GroupRecord,
@@ -78,6 +81,17 @@ def _fields(kind: RecordKind, record: Record) -> dict[str, Any]:
 
 
 def _subscription(member: ConsumerMember) -> dict[str, Any]:
+    fields = _of_both_kinds(member)
+    if member.classic is not None:
+        timeout_ms, protocols = member.classic
+        fields["classic"] = {
+            "session_timeout_ms": timeout_ms,
+            "protocols": [[name, b64encode(data).decode()] for name, data in protocols],
+        }
+    return fields
+
+
+def _of_both_kinds(member: ConsumerMember) -> dict[str, Any]:
     return {
         "instance_id": member.instance_id,
         "rack_id": member.rack_id,
@@ -120,6 +134,7 @@ def _record(key: RecordKey, fields: dict[str, Any]) -> Record:
             return _decode_partitions(fields["partitions"])
         case RecordKind.MEMBER:
             fields["topics"] = frozenset(fields["topics"])
+            fields["classic"] = _classic(fields.get("classic"))
             return ConsumerMember(member_id=key.name, **fields)
         case RecordKind.CURRENT:
             return ConsumerMember(
@@ -130,6 +145,14 @@ def _record(key: RecordKey, fields: dict[str, Any]) -> Record:
                 assigned=_decode_epochs(fields["assigned"]),
                 revoking=_decode_epochs(fields["revoking"]),
             )
+
+
+def _classic(fields: dict[str, Any] | None) -> ClassicMetadata | None:
+    """Return what a classic member has besides, or None for a member of the consumer protocol."""
+    if fields is None:
+        return None
+    protocols = tuple((name, b64decode(data)) for name, data in fields["protocols"])
+    return ClassicMetadata(fields["session_timeout_ms"], protocols)
 
 
 def _decode_partitions(fields: dict[str, list[int]]) -> Partitions:

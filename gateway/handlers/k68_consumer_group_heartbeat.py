@@ -1,9 +1,8 @@
 """ConsumerGroupHeartbeat, key 68, v0-v1: a consumer joins its group, goes on, or leaves.
 
 v1 regular expressions, and ids of members that clients make. The reply is sent when the changes
-that it shows are durable. The feature `group.version` must be finalized.
-Not done: members of the classic protocol in the same group, and the change of a group with members
-from one protocol to the other. Each is refused with Kafka's code.
+that it shows are durable. The feature `group.version` must be finalized. A join to a classic group
+with members makes it one of this protocol, where `group.consumer.migration.policy` permits that.
 Source: Kafka, KafkaApis.handleConsumerGroupHeartbeat and GroupCoordinatorService.
 """
 

@@ -30,6 +30,7 @@ from gateway.handlers.rights import (
 )
 
 _NOT_REQUESTED: Final = -(2**31)
+_CLASSIC_MEMBER: Final = 0
 _CONSUMER_MEMBER: Final = 1
 _HIDDEN: Final = "The group has described topic(s) that the client is not authorized to describe."
 
@@ -125,7 +126,7 @@ def _member(each: DescribedMember, ctx: Context) -> Reply:
         subscribed_topic_regex=member.regex,
         assignment=_assignment(owned, ctx),
         target_assignment=_assignment(target, ctx),
-        member_type=_CONSUMER_MEMBER,
+        member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
     )
 
 

@@ -20,7 +20,12 @@ from gateway.config import (
     TopicDefaults,
 )
 from gateway.process.authorizer_settings import authorization_of
-from gateway.process.limit_settings import connection_limits, group_limits, transaction_limits
+from gateway.process.limit_settings import (
+    connection_limits,
+    group_faults,
+    group_limits,
+    transaction_limits,
+)
 from gateway.process.listener_settings import listener_sasl, listener_tls
 from gateway.process.quota_settings import quota_config
 from gateway.process.security_settings import sasl_config, tls_config
@@ -170,6 +175,7 @@ def faults_of(settings: Settings) -> list[str]:
         *settings.faults,
         *listener_faults(settings),
         *session_faults(settings),
+        *group_faults(settings),
         *(_stdin_faults() if settings.flags.until_stdin_ends else ()),
         *_io_faults(settings),
         *_data_faults(settings),

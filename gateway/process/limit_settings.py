@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from gateway.config import ConnectionLimits, GroupLimits, TransactionLimits
+from gateway.config import (
+    MIGRATION_POLICIES,
+    REBALANCE_PROTOCOLS,
+    ConnectionLimits,
+    GroupLimits,
+    TransactionLimits,
+)
 from gateway.process.quota_settings import with_limits
 from ledger.command_line import units
 from ledger.command_line.settings import KafkaKey, Setting, Settings
@@ -115,6 +121,7 @@ def limit_rows() -> list[Setting]:
             kafka=(KafkaKey("group.max.size"),),
             help="Most members of a group.",
         ),
+        *_protocol_rows(),
         Setting(
             name="offset-metadata-max",
             kind="SIZE",
@@ -124,6 +131,46 @@ def limit_rows() -> list[Setting]:
             help="Longest metadata that a client may commit with an offset.",
         ),
     ]
+
+
+def _protocol_rows() -> list[Setting]:
+    return [
+        Setting(
+            name="group-coordinator-rebalance-protocols",
+            kind="PROTOCOL",
+            parse=units.one_of(*REBALANCE_PROTOCOLS),
+            default=_GROUPS.rebalance_protocols,
+            many=True,
+            kafka=(KafkaKey("group.coordinator.rebalance.protocols"),),
+            help="Protocol of groups; repeatable. Without `consumer`, members of the consumer "
+            "protocol are refused; `share` and `streams` have no effect.",
+        ),
+        Setting(
+            name="group-consumer-migration-policy",
+            kind="POLICY",
+            parse=units.one_of_any_case(*MIGRATION_POLICIES),
+            default=_GROUPS.migration_policy,
+            kafka=(KafkaKey("group.consumer.migration.policy"),),
+            help="Whether a group with members may change its protocol: to the consumer protocol "
+            "(upgrade), back (downgrade), both, or not.",
+        ),
+        Setting(
+            name="group-consumer-max-size",
+            kind="COUNT",
+            parse=units.whole(1, units.INT32_MAX),
+            default=_GROUPS.consumer_members_max,
+            kafka=(KafkaKey("group.consumer.max.size"),),
+            help="Most members of a group of the consumer protocol.",
+        ),
+    ]
+
+
+def group_faults(settings: Settings) -> list[str]:
+    """Return the fault of the protocols of groups, if there is one."""
+    name = "group-coordinator-rebalance-protocols"
+    if name in settings.faulty or "classic" in settings[name]:
+        return []
+    return [f"{settings.place(name)}: must contain classic, as in Kafka"]
 
 
 def connection_limits(settings: Settings) -> ConnectionLimits:
@@ -145,6 +192,9 @@ def group_limits(settings: Settings) -> GroupLimits:
         session_timeout_ms_min=_ms(settings["group-min-session-timeout"]),
         session_timeout_ms_max=_ms(settings["group-max-session-timeout"]),
         members_max=settings["group-max-size"],
+        rebalance_protocols=tuple(dict.fromkeys(settings["group-coordinator-rebalance-protocols"])),
+        migration_policy=settings["group-consumer-migration-policy"],
+        consumer_members_max=settings["group-consumer-max-size"],
         metadata_bytes_max=settings["offset-metadata-max"],
         offsets_retention_minutes=round(settings["offsets-retention"] / 60),
     )

@@ -22,7 +22,12 @@ from gateway.process.dev import (
     session_faults,
     topic_defaults,
 )
-from gateway.process.limit_settings import connection_limits, group_limits, transaction_limits
+from gateway.process.limit_settings import (
+    connection_limits,
+    group_faults,
+    group_limits,
+    transaction_limits,
+)
 from gateway.process.listener_settings import listener_sasl, listener_tls
 from gateway.process.quota_settings import quota_config
 from gateway.process.security_settings import sasl_config, tls_config
@@ -126,6 +131,7 @@ def faults_of(settings: Settings) -> list[str]:
         *settings.faults,
         *listener_faults(settings),
         *session_faults(settings),
+        *group_faults(settings),
         *_address_faults(settings),
         *_row_faults(settings),
         *_tls_faults(settings),

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer
 from tests.gateway.admin_commands import invoke
 from tests.peers import install
 from tests.peers.gateway import Gateway
-from tests.peers.processes import wait_until
+from tests.peers.processes import Process, wait_until
 
 pytestmark = [pytest.mark.compat, pytest.mark.process]
 
@@ -144,3 +144,67 @@ def test_kafkas_console_consumer_reads_a_group_to_its_end(address):
     assert done.returncode == 0, done.stderr
     assert sorted(map(int, done.stdout.split())) == list(range(RECORDS))
     assert lags(address, "java") == [0] * PARTITIONS
+
+
+CLASSIC = {"group.protocol": "classic", "session.timeout.ms": 10_000, "heartbeat.interval.ms": 500}
+
+
+def listed(address, group):
+    code, out, errors = invoke("group", "list", "-o", "json", bootstrap=address)
+    assert code == 0, errors
+    return next(row for row in json.loads(out) if row["group"] == group)
+
+
+@pytest.mark.proof  # 20 s: each consumer waits for its next heartbeat
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_group_changes_its_protocol_while_its_consumers_restart(address, strategy):
+    group = topic = f"rolling-{strategy}"
+    filled(address, topic)
+    classic = CLASSIC | {"partition.assignment.strategy": strategy}
+    members = [Member(address, group, topic, **classic) for _ in range(3)]
+    wait_until(lambda: settled(members), "three classic members to share", WAIT_S)
+    assert listed(address, group)["type"] == "classic"
+    gone = []
+    for kind, settings in (("consumer", {}), ("classic", classic)):
+        for _ in range(3):
+            gone.append(members.pop(0))
+            gone[-1].consumer.close()
+            members.append(Member(address, group, topic, **settings))
+            wait_until(lambda: settled(members), f"members to share with a {kind} one", WAIT_S)
+        wait_until(lambda: lags(address, group) == [0] * PARTITIONS, "all commits", WAIT_S)
+        assert listed(address, group)["type"] == kind
+    read = [number for each in (*gone, *members) for number in each.read]
+    assert sorted(set(read)) == list(range(RECORDS))
+    assert len(read) == RECORDS  # each member had committed what it read
+    for each in members:
+        each.consumer.close()
+
+
+@pytest.mark.proof  # Kafka's console consumer takes seconds to start
+def test_a_classic_console_consumer_shares_a_group_of_the_consumer_protocol(address, tmp_path):
+    filled(address, "both")
+    member = Member(address, "both", "both")
+    wait_until(lambda: settled([member]), "one member to have all partitions", WAIT_S)
+    words = ["--bootstrap-server", address, "--topic", "both", "--group", "both"]
+    words += ["--command-property", "group.protocol=classic"]
+    tool = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+    log = tmp_path / "console.log"
+    java = Process([install.java(), "-cp", install.kafka_classpath(), tool, *words], log)
+
+    def shared():
+        member.poll()
+        rows = described(address, "both", "--members")
+        return sorted(row["partitions"] for row in rows) == [3, 3] and len(member.partitions) == 3
+
+    try:
+        wait_until(shared, "the classic member to have its share", WAIT_S)
+        assert listed(address, "both")["type"] == "consumer"
+        member.consumer.close()
+        wait_until(lambda: listed(address, "both")["type"] == "classic", "the change", WAIT_S)
+        wait_until(
+            lambda: [row["partitions"] for row in described(address, "both", "--members")] == [6],
+            "the classic member to have all partitions",
+            WAIT_S,
+        )
+    finally:
+        java.kill()

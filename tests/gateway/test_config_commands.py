@@ -153,6 +153,11 @@ def test_the_peer_address_and_the_name_of_a_listener_exclude_each_other(written)
 
 LIMITS = {
     "group.max.size": ("7", "groups", "members_max", 7),
+    "group.coordinator.rebalance.protocols": (
+        *("classic,streams", "groups", "rebalance_protocols", ("classic", "streams")),
+    ),
+    "group.consumer.migration.policy": ("UPGRADE", "groups", "migration_policy", "upgrade"),
+    "group.consumer.max.size": ("8", "groups", "consumer_members_max", 8),
     "offset.metadata.max.bytes": ("9", "groups", "metadata_bytes_max", 9),
     "offsets.retention.minutes": ("90", "groups", "offsets_retention_minutes", 90),
     "transaction.max.timeout.ms": ("5000", "transaction", "timeout_ms_max", 5_000),
@@ -175,6 +180,14 @@ def test_the_limits_of_groups_and_transactions_are_kafkas_keys(written):
     config = dev.config_of(settings)
     for _, part, field, expected in LIMITS.values():
         assert getattr(getattr(config, part), field) == expected, field
+
+
+def test_a_broker_without_classic_groups_is_refused(written):
+    file = written("group-coordinator-rebalance-protocols = ['consumer']\n")
+    code, _, errors = gateway("config", "check", file)
+    assert code == 78
+    assert f"{file}:1: group-coordinator-rebalance-protocols" in errors
+    assert "must contain classic" in errors
 
 
 def test_an_unknown_variable_of_kafka_names_the_nearest(tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.compat.differential.consumers import classic, consumer_group, subscription, syncing
+from tests.compat.differential.consumers import join as join_consumer
 from tests.compat.differential.script import Answer, Script, case
 
 KEY = 11
@@ -143,3 +145,32 @@ def a_second_member_in_two_steps(script: Script) -> None:
     again = script.send(**_wanted(group, member_id=member))
     script.receive(again)
     script.receive(second)
+
+
+@case(KEY)
+def a_member_of_a_consumer_group(script: Script) -> None:
+    topic, group = script.topic("four", 4), consumer_group(script)
+    join_consumer(script, group, "a", topic)
+    protocols = [{"name": "range", "metadata": subscription(topic)}]
+    joined = _joined(script, group, protocols=protocols)
+    member, generation = joined.take("member_id"), joined.take("generation_id")
+    script.other(14, 5, **syncing(group, member, generation))
+    script.other(69, 1, group_ids=[group], include_authorized_operations=False)
+    script.ask(**_wanted(group, member_id=member, protocols=protocols))
+    two = [{"name": each, "metadata": subscription(topic)} for each in ("sticky", "range")]
+    script.ask(**_wanted(group, member_id=member, protocols=two))
+    for wrong in ({"protocol_type": "connect"}, {"protocols": []}, {"protocols": two[:1]}):
+        script.ask(**_wanted(group, member_id=member, **wrong))
+
+
+@case(KEY, since=STATIC_FROM)
+def a_static_member_of_a_consumer_group(script: Script) -> None:
+    topic, group = script.topic("two", 2), consumer_group(script)
+    join_consumer(script, group, "a", topic)
+    protocols = [{"name": "range", "metadata": subscription(topic)}]
+    asked = classic(group, topic, group_instance_id="i") | {"protocols": protocols}
+    del asked["group_id"]
+    first = script.ask(**_wanted(group, **asked))
+    script.ask(**_wanted(group, **asked))
+    script.ask(**_wanted(group, **(asked | {"member_id": first.take("member_id")})))
+    script.ask(**_wanted(group, **(asked | {"member_id": "x", "group_instance_id": "j"})))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.compat.differential.consumers import consumer_group, join
+from tests.compat.differential.consumers import consumer_group, join, join_classic
 from tests.compat.differential.script import Script, case
 
 KEY = 12
@@ -54,3 +54,15 @@ def a_member_of_the_consumer_protocol(script: Script) -> None:
     join(script, group, "a", topic)
     for member in ("a", "nobody"):
         _beat(script, group, member, 2)
+
+
+@case(KEY)
+def a_classic_member_of_a_consumer_group(script: Script) -> None:
+    topic, group = script.topic("two", 2), consumer_group(script)
+    join(script, group, "a", topic)
+    joined = join_classic(script, group, topic)
+    member, generation = joined.take("member_id"), joined.take("generation_id")
+    _beat(script, group, member, generation)
+    _beat(script, group, member, 99)
+    join(script, group, "b", topic)
+    _beat(script, group, member, generation)

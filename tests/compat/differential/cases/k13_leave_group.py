@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.compat.differential.consumers import consumer_group, join
+from tests.compat.differential.consumers import consumer_group, join, join_classic
 from tests.compat.differential.script import Script, case
 
 KEY = 13
@@ -76,4 +76,15 @@ def members_of_the_consumer_protocol(script: Script) -> None:
         group_id=group,
         members=[{"member_id": each, "group_instance_id": instance} for each, instance in rows],
     )
+    script.other(69, 1, group_ids=[group], include_authorized_operations=False)
+
+
+@case(KEY, since=3)
+def a_classic_member_of_a_consumer_group(script: Script) -> None:
+    topic, group = script.topic("two", 2), consumer_group(script)
+    join(script, group, "a", topic)
+    member = join_classic(script, group, topic).take("member_id")
+    rows = [{"member_id": each, "group_instance_id": None} for each in (member, member)]
+    for row in rows:
+        script.ask(group_id=group, members=[row])
     script.other(69, 1, group_ids=[group], include_authorized_operations=False)

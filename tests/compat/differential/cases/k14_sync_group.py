@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.compat.differential.consumers import consumer_group
+from tests.compat.differential.consumers import consumer_group, join_classic
 from tests.compat.differential.consumers import join as join_consumer
 from tests.compat.differential.script import Script, case
 
@@ -98,3 +98,19 @@ def a_member_of_the_consumer_protocol(script: Script) -> None:
             protocol_name="range",
             assignments=[],
         )
+
+
+@case(KEY)
+def a_classic_member_of_a_consumer_group(script: Script) -> None:
+    topic, group = script.topic("two", 2), consumer_group(script)
+    join_consumer(script, group, "a", topic)
+    joined = join_classic(script, group, topic)
+    member, generation = joined.take("member_id"), joined.take("generation_id")
+    _sync(script, group, member, generation)
+    _sync(script, group, member, 99)
+    _sync(script, group, "nobody", generation)
+    if script.version >= PROTOCOL_FROM:
+        for kind, name in (("connect", "range"), ("consumer", "sticky")):
+            _sync(script, group, member, generation, protocol_type=kind, protocol_name=name)
+    join_consumer(script, group, "b", topic)
+    _sync(script, group, member, generation)

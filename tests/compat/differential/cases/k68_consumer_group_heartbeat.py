@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from tests.compat.differential.consumers import consumer_group, fields, owned
+from tests.compat.differential.consumers import (
+    beating,
+    classic,
+    classic_group,
+    consumer_group,
+    fields,
+    owned,
+    syncing,
+)
 from tests.compat.differential.script import Answer, Script, Topic, case
 
 KEY = 68
@@ -197,3 +205,49 @@ def group_configs(script: Script) -> None:
     group = consumer_group(script, **{"consumer.heartbeat.interval.ms": "7000"})
     _join(script, group, "a", topic)
     _beat(script, group, "a", 2)
+
+
+@case(KEY)
+def a_classic_group_with_members_and_back(script: Script) -> None:
+    topic, group = script.topic("two", 2), consumer_group(script)
+    joined = classic_group(script, group, topic, 0, 1)
+    member, generation = joined.take("member_id"), joined.take("generation_id")
+    _join(script, group, "a", topic)
+    script.other(69, 1, group_ids=[group], include_authorized_operations=False)
+    script.other(12, 4, **beating(group, member, generation))
+    again = script.other(11, 9, **classic(group, topic, member))
+    script.other(14, 5, **syncing(group, member, again.take("generation_id")))
+    _beat(script, group, "a", 2)
+    script.other(12, 4, **beating(group, member, again.take("generation_id")))
+    script.other(69, 1, group_ids=[group], include_authorized_operations=False)
+    _beat(script, group, "a", -1)
+    script.other(12, 4, **beating(group, member, again.take("generation_id")))
+    script.other(69, 1, group_ids=[group], include_authorized_operations=False)
+    _beat(script, group, "a", 2)
+    last = script.other(11, 9, **classic(group, topic, member))
+    script.other(12, 4, **beating(group, member, last.take("generation_id")))
+
+
+@case(KEY)
+def classic_groups_that_stay_what_they_are(script: Script) -> None:
+    topic = script.topic("two", 2)
+    group = consumer_group(script, "malformed")
+    script.join(group)
+    _join(script, group, "a", topic)
+    other = consumer_group(script, "connect")
+    asked = classic(other, topic, protocol_type="connect")
+    first = script.prepare(11, 9, **asked)
+    script.prepare(11, 9, **(asked | {"member_id": first.take("member_id")}))
+    _join(script, other, "a", topic)
+
+
+@case(KEY)
+def static_members_that_change_their_protocol(script: Script) -> None:
+    topic, group = script.topic("two", 2), consumer_group(script)
+    _join(script, group, "a", topic, instance_id="i")
+    _join(script, group, "b", topic, instance_id="j")
+    taken = script.other(11, 9, **classic(group, topic, group_instance_id="i"))
+    member, generation = taken.take("member_id"), taken.take("generation_id")
+    script.other(14, 5, **syncing(group, member, generation, group_instance_id="i"))
+    _join(script, group, "c", topic, instance_id="i")
+    script.other(12, 4, **beating(group, member, generation, "i"))
