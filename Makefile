@@ -113,6 +113,9 @@ proof-spark-newest: $(RUN)/.ready $(DEV)/.ready $(NEWEST)/.ready ## tests of pip
 proof-hostile: $(RUN)/.ready $(DEV)/.ready ## random hostile requests beside honest clients (MINUTES=)
 	$(DEV)/bin/python -m tests.hostile.crowd --minutes $(or $(MINUTES),10)
 
+proof-hostile-logins: $(RUN)/.ready $(DEV)/.ready ## hostile frames before a login beside honest clients (FRAMES=, SEED=)
+	$(DEV)/bin/python -m tests.hostile.logins --frames $(or $(FRAMES),1000000) $(if $(SEED),--seed $(SEED))
+
 docs: $(DEV)/.ready ## the documents as a site: build/site (SOURCE=, where the code is published)
 	@$(DEV)/bin/python -m tests.site.build $(if $(SOURCE),--source $(SOURCE))
 
@@ -182,5 +185,5 @@ bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, bes
 	$(DEV)/bin/python -m tests.bench.secure_start $(if $(BEFORE),--before $(BEFORE))
 
 .PHONY: help run cluster check check-types check-rules compiled test-fast test peers differential proof proof-ledger proof-reading proof-transactions proof-transactions-processes proof-failover proof-losses proof-upgrade \
-	proof-spark proof-spark-newest proof-hostile docs screenshots demo spark bench \
+	proof-spark proof-spark-newest proof-hostile proof-hostile-logins docs screenshots demo spark bench \
 	bench-transactions bench-compaction bench-cluster bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-security bench-groups bench-page bench-start bench-cli bench-wire

@@ -96,6 +96,9 @@ REBALANCE_PROTOCOLS: Final = ("classic", "consumer", "share", "streams")
 MIGRATION_POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled")
 """Whether a group with members may change its protocol. To upgrade: to become a consumer group."""
 
+CONSUMER_MEMBERS_CEILING: Final = 10_000
+"""The most members of a group of the consumer protocol, whatever `group.consumer.max.size` is."""
+
 UPGRADING: Final = ("bidirectional", "upgrade")
 DOWNGRADING: Final = ("bidirectional", "downgrade")
 
@@ -117,7 +120,9 @@ class GroupLimits:
     # Kafka: group.coordinator.rebalance.protocols
     rebalance_protocols: tuple[str, ...] = ("classic", "consumer")
     migration_policy: str = "bidirectional"  # Kafka: group.consumer.migration.policy
-    consumer_members_max: int = 2**31 - 1  # Kafka: group.consumer.max.size
+    # Kafka: group.consumer.max.size; more than CONSUMER_MEMBERS_CEILING are not admitted
+    consumer_members_max: int = 2**31 - 1
+    consumer_regexes_max: int = 100  # different regular expressions of one group
 
     def __post_init__(self) -> None:
         assert 0 < self.session_timeout_ms_min <= self.session_timeout_ms_max

@@ -141,6 +141,11 @@ class AclRules:
                     yield from bucket.deny.values()
                     yield from bucket.allow.values()
 
+    def __contains__(self, acl: Acl) -> bool:
+        buckets = self._kinds[acl.pattern.kind].named(acl.pattern.type)
+        bucket = buckets.get(acl.pattern.name)
+        return bucket is not None and _key_of(acl) in bucket.table(acl)
+
     def add(self, acl: Acl) -> None:
         """Add an ACL. Nothing changes if it is there."""
         kind = self._kinds[acl.pattern.kind]

@@ -47,8 +47,9 @@ class ClassicDeadlines:
     __slots__ = ("_fenced", "_joins", "_syncs")
 
     def __init__(self) -> None:
-        # The last FENCED_MAX members that were fenced, until they join again.
-        self._fenced: dict[str, None] = {}
+        # The last FENCED_MAX members that were fenced, until they join again: hashes of their ids,
+        # which clients choose, so that they take little memory.
+        self._fenced: dict[int, None] = {}
         # Set when a member is asked to join again, until it does.
         self._joins: Deadlines[str] = Deadlines()
         # Set when a member has joined, until it syncs.
@@ -69,7 +70,7 @@ class ClassicDeadlines:
             self._joins.set(member_id, at_ms)
 
     def on_joined(self, member_id: str, sync_at_ms: int) -> None:
-        self._fenced.pop(member_id, None)
+        self._fenced.pop(hash(member_id), None)
         self._joins.clear(member_id)
         self._syncs.set(member_id, sync_at_ms)
 
@@ -83,15 +84,13 @@ class ClassicDeadlines:
                 deadlines.set(member_id, at_ms)
 
     def on_fenced(self, member_id: str) -> None:
-        self._fenced[member_id] = None
+        self._fenced[hash(member_id)] = None
         if len(self._fenced) > FENCED_MAX:
             del self._fenced[next(iter(self._fenced))]
 
     def was_fenced(self, member_id: str) -> bool:
         """Return whether the member was fenced lately. The next call for it returns False."""
-        fenced = member_id in self._fenced
-        self._fenced.pop(member_id, None)
-        return fenced
+        return hash(member_id) in self._fenced and self._fenced.pop(hash(member_id)) is None
 
     def forget(self, member_id: str) -> None:
         self._joins.clear(member_id)

@@ -7,12 +7,12 @@ Source: Kafka, RangeAssignor, UniformAssignor and UniformHomogeneousAssignmentBu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from gateway.core.consumer_members import Partitions
-from gateway.core.consumer_uniform import assign_heterogeneous
+from gateway.core.consumer_members import Partitions, Steps
+from gateway.core.consumer_uniform import heterogeneous_steps
 from gateway.core.java_map import in_id_order, in_map_order, in_number_order
 
 
@@ -28,15 +28,27 @@ class AssignmentSpec(NamedTuple):
     """The members of a group and the partitions of their topics."""
 
     members: Mapping[str, MemberSpec]
-    # Of each topic to which a member subscribes, in the order of a Java set of their names.
+    # Of each topic to which a member subscribes. If `homogeneous`, in the order of a Java set of
+    # their names.
     partition_counts: Mapping[UUID, int]
     homogeneous: bool  # all members subscribe to the same topics
 
 
-Assign = Callable[[AssignmentSpec], dict[str, Partitions]]
+Assign = Callable[[AssignmentSpec], Steps]
+"""An assignor: its steps yield after every few milliseconds of work, and return all targets."""
+
+COSTLY_PAIRS: Final = 20_000
+"""Pairs of a member and a topic from which on an assignment is not made without a pause."""
+_STEP_PAIRS: Final = 5_000  # between two pauses
 
 
-def assign_range(spec: AssignmentSpec) -> dict[str, Partitions]:
+def is_costly(spec: AssignmentSpec) -> bool:
+    """Return whether an assignment takes long. The work for equal subscriptions is small."""
+    pairs = sum(len(each.topics) for each in spec.members.values())
+    return pairs > COSTLY_PAIRS and not spec.homogeneous
+
+
+def assign_range(spec: AssignmentSpec) -> Steps:
     """Give each member a range of each of its topics, in the order of their names."""
     order = sorted(spec.members, key=lambda name: _range_order(name, spec.members[name]))
     waiting: dict[UUID, int] = {}  # members that have no range of the topic yet
@@ -45,7 +57,12 @@ def assign_range(spec: AssignmentSpec) -> dict[str, Partitions]:
             waiting[topic] = waiting.get(topic, 0) + 1
     begins = dict.fromkeys(waiting, 0)
     found: dict[str, Partitions] = {}
+    unpaused = 0
     for name in order:
+        unpaused += len(spec.members[name].topics)
+        if unpaused > _STEP_PAIRS:
+            unpaused = 0
+            yield
         own: dict[UUID, frozenset[int]] = {}
         for topic in spec.members[name].topics:
             begin = begins[topic]
@@ -65,13 +82,13 @@ def _range_order(name: str, member: MemberSpec) -> tuple[bool, bytes]:
     return member.instance_id is None, text.encode("utf-16-be", "surrogatepass")
 
 
-def assign_uniform(spec: AssignmentSpec) -> dict[str, Partitions]:
+def assign_uniform(spec: AssignmentSpec) -> Steps:
     """Balance the partitions over the members, and move as few of them as possible."""
     names = list(in_map_order(list(spec.members)))
     if not spec.homogeneous:
         subscriptions = [spec.members[name].topics for name in names]
         targets = [spec.members[name].target for name in names]
-        found = assign_heterogeneous(subscriptions, targets, spec.partition_counts)
+        found = yield from heterogeneous_steps(subscriptions, targets, spec.partition_counts)
         return dict(zip(names, found, strict=True))
     topics = spec.members[names[0]].topics if names else frozenset[UUID]()
     if not topics:
@@ -85,12 +102,10 @@ _Place = tuple[UUID, int]
 class _Homogeneous:
     """The balance of members that all subscribe to the same topics."""
 
-    def __init__(self, spec: AssignmentSpec, names: list[str], topics: Collection[UUID]) -> None:
+    def __init__(self, spec: AssignmentSpec, names: list[str], topics: frozenset[UUID]) -> None:
         self._spec = spec
         self._names = names
-        self._topics = in_id_order(
-            [topic for topic in spec.partition_counts if topic in topics], copied=True
-        )
+        self._topics = topics  # a set: each partition of each member is looked up in it
         total = sum(spec.partition_counts[topic] for topic in topics)
         # Each member gets at least `_least` partitions, and `_extra` of them get one more.
         self._least, self._extra = divmod(total, len(names))
@@ -114,13 +129,17 @@ class _Homogeneous:
         }
 
     def _unassigned(self) -> list[_Place]:
-        members = self._spec.members.values()
+        counts = self._spec.partition_counts
+        had: dict[UUID, set[int]] = {}
+        for member in self._spec.members.values():
+            for topic, partitions in member.target.items():
+                had.setdefault(topic, set()).update(partitions)
+        order = in_id_order([topic for topic in counts if topic in self._topics], copied=True)
         return [
             (topic, partition)
-            for topic in self._topics
-            for had in [frozenset[int]().union(*(each.target.get(topic, ()) for each in members))]
-            for partition in range(self._spec.partition_counts[topic])
-            if partition not in had
+            for topic in order
+            for partition in range(counts[topic])
+            if partition not in had.get(topic, ())
         ]
 
     def _keep(self, index: int, name: str) -> None:
@@ -153,3 +172,12 @@ class _Homogeneous:
 
 ASSIGNORS: Final[Mapping[str, Assign]] = {"uniform": assign_uniform, "range": assign_range}
 """The assignors by name, the default one first, as in Kafka's group.consumer.assignors."""
+
+
+def result_of(steps: Steps) -> dict[str, Partitions]:
+    """Return the targets of an assignment, made without a pause."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return dict(end.value)

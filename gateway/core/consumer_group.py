@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
-from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -28,7 +27,7 @@ from gateway.core.classic_members import (
     must_rejoin,
     subscription_of,
 )
-from gateway.core.consumer_assignors import ASSIGNORS, AssignmentSpec, MemberSpec
+from gateway.core.consumer_assignors import ASSIGNORS, is_costly, result_of
 from gateway.core.consumer_commits import MayCommit, any_partition, check_fetch, committable
 from gateway.core.consumer_lookup import (
     find_classic,
@@ -43,6 +42,7 @@ from gateway.core.consumer_members import (
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
     Changes,
+    ClassicBeat,
     ConsumerHeartbeat,
     ConsumerMember,
     ConsumerRefused,
@@ -59,10 +59,12 @@ from gateway.core.consumer_members import (
     RecordKey,
     RecordKind,
     ResolvedRegex,
+    Steps,
 )
 from gateway.core.consumer_reconciliation import Reconciliation, reconciled
 from gateway.core.consumer_regexes import RegexStatus, regex_change
 from gateway.core.consumer_roster import GROUP_KEY, ConsumerRoster
+from gateway.core.consumer_spec import spec_of
 from gateway.core.deadlines import Deadlines
 from gateway.core.group import Group
 from gateway.core.group_members import GroupMembership, Joined, Joining, Synced, Syncing
@@ -89,11 +91,12 @@ class _Step(NamedTuple):
 
 
 class _Advanced(NamedTuple):
-    """A member after one step, the records, and the expressions to be resolved."""
+    """A member after one step, the records, and what is to be done with pauses."""
 
     member: ConsumerMember
     changes: Changes
     resolve: frozenset[str] | None
+    assign: Steps | None
 
 
 class ConsumerGroup:
@@ -114,6 +117,10 @@ class ConsumerGroup:
         self._seen_version: int | None = None
         # True while regular expressions are being resolved.
         self._resolving = False
+        # The group epoch for which a target is being made, while that takes long. None otherwise.
+        self._assigning: int | None = None
+        # True if the target that is being made has a static member by an id that it has no more.
+        self._outdated = False
         # True after an upgrade until the first heartbeat: even a member that subscribes to nothing
         # lets a target be made, because a rebalance may have been under way.
         self._upgraded = False
@@ -201,7 +208,7 @@ class ConsumerGroup:
             self._refuse_if_full(request.member_id)
         found, replaced = find_for_heartbeat(self.roster, self.group_id, request)
         step = _Step(found, replaced, request.applied_to(found), request.owned)
-        updated, changes, resolve = self._advance(step, now)
+        updated, changes, resolve, assign = self._advance(step, now)
         self._classic.forget(updated.member_id)
         self._sessions.set(updated.member_id, now.ms + now.timing.session_timeout_ms)
         shows = request.epoch == JOIN_EPOCH or request.is_full
@@ -211,11 +218,12 @@ class ConsumerGroup:
             now.timing.heartbeat_interval_ms,
             updated.assigned if shows or updated.assigned != found.assigned else None,
         )
-        return Outcome(answer, changes, resolve)
+        return Outcome(answer, changes, resolve, assign)
 
     def _advance(self, step: _Step, now: Now) -> _Advanced:
         """Take what a member has sent, and move the member. Raises ConsumerRefused before that."""
         found, updated = step.found, step.updated
+        self._refuse_if_large(step.replaced or found.member_id, updated)
         # A classic member lets none be resolved: the next heartbeat of another member does.
         busy = self._resolving or updated.classic is not None
         regex = regex_change(
@@ -235,10 +243,10 @@ class ConsumerGroup:
         bump, self._upgraded = renamed or resolved or self._upgraded, False
         if bump or self._seen_version != now.topics.version:
             self._see_topics(changes, now, bump=bump)
-        self._maybe_assign(changes, now)
+        assign = self._maybe_assign(changes, now)
         changed = renamed or regex.status is not RegexStatus.SAME
         after = self._reconcile(changes, found.member_id, step.owned, changed, now)
-        return _Advanced(after, changes, regex.resolve)
+        return _Advanced(after, changes, regex.resolve, assign)
 
     # -- requests of classic members -------------------------------------------------------------
 
@@ -271,13 +279,13 @@ class ConsumerGroup:
                 f"Member {member_id} is not a member of group {self.group_id}.",
             )
         updated = joined_as(found, joining, subscription)
-        updated, changes, _ = self._advance(_Step(found, replaced, updated, owned), now)
+        updated, changes, _, assign = self._advance(_Step(found, replaced, updated, owned), now)
         self._rebalances.clear(member_id)
         self._sessions.set(member_id, now.ms + joining.session_timeout_ms)
         self._classic.on_joined(member_id, now.ms + joining.rebalance_timeout_ms)
         protocol = joining.protocols[0][0]
         joined = Joined(ErrorCode.none, member_id, updated.epoch, CONSUMER, protocol)
-        return JoinOutcome(joined, changes)
+        return JoinOutcome(joined, changes, assign)
 
     def sync(self, syncing: Syncing, now: Now) -> Synced:
         """Take a SyncGroup: return what the member may read. Raises ConsumerRefused."""
@@ -301,7 +309,7 @@ class ConsumerGroup:
 
     def classic_heartbeat(
         self, member_id: str, generation: int, instance_id: str | None, now: Now
-    ) -> tuple[ErrorCode, Changes]:
+    ) -> ClassicBeat:
         """Take a Heartbeat of a classic member. Raises ConsumerRefused.
 
         REBALANCE_IN_PROGRESS means that the member has to join again, to give up partitions or to
@@ -312,11 +320,11 @@ class ConsumerGroup:
         changes: Changes = {}
         if self._seen_version != now.topics.version:
             self._see_topics(changes, now, bump=False)
-        self._maybe_assign(changes, now)
+        assign = self._maybe_assign(changes, now)
         if not must_rejoin(self.roster, member):
-            return ErrorCode.none, changes
+            return ClassicBeat(ErrorCode.none, changes, assign)
         self._classic.await_join(member.member_id, now.ms + member.rebalance_timeout_ms)
-        return ErrorCode.rebalance_in_progress, changes
+        return ClassicBeat(ErrorCode.rebalance_in_progress, changes, assign)
 
     def on_resolved(
         self, found: Mapping[str, frozenset[str]] | None, created: int, at_ms: int, now: Now
@@ -327,6 +335,8 @@ class ConsumerGroup:
         """
         self._resolving = False
         changes: Changes = {}
+        if self.ended is not None:
+            return changes
         bump = False
         for regex, topics in (found or {}).items():
             if regex not in self.roster.regexes:
@@ -345,6 +355,19 @@ class ConsumerGroup:
             self._see_topics(changes, now, bump=bump)
         return changes
 
+    def on_assigned(self, found: Mapping[str, Partitions] | None) -> Changes:
+        """Take the targets of an assignment that took long, or None if they could not be made.
+
+        Members that have come since wait for the next target.
+        """
+        epoch, self._assigning = self._assigning, None
+        outdated, self._outdated = self._outdated, False
+        changes: Changes = {}
+        usable = self.ended is None and not outdated
+        if epoch is not None and found is not None and usable:
+            self._take_targets(changes, found, epoch)
+        return changes
+
     def tick(self, now: Now) -> Changes:
         """Fence the members whose session or rebalance timeout has passed."""
         due = dict.fromkeys((*self._sessions.due(now.ms), *self._classic.due(now.ms)))
@@ -352,11 +375,7 @@ class ConsumerGroup:
             member = self.members.get(member_id)
             if member is not None and member.epoch == self._rebalance_epochs.get(member_id):
                 due[member_id] = None
-        changes: Changes = {}
-        for member_id in due:
-            if member_id in self.members and self.ended is None:
-                self._fence(changes, [member_id], now)
-        return changes
+        return self.remove([each for each in due if each in self.members], now)
 
     def extend_sessions(self, now_ms: int, session_timeout_ms: int) -> None:
         """Begin all sessions and rebalance timeouts anew: heartbeats could not arrive."""
@@ -370,7 +389,7 @@ class ConsumerGroup:
                 self._watch_rebalance(member, now_ms)
 
     def remove(self, member_ids: list[str], now: Now) -> Changes:
-        """Remove members whom an operator names. All of them must exist."""
+        """Remove members, and raise the group epoch by one. All of them must exist."""
         changes: Changes = {}
         if member_ids:
             self._fence(changes, member_ids, now)
@@ -407,8 +426,19 @@ class ConsumerGroup:
                 f"{self._settings.members_max} members.",
             )
 
+    def _refuse_if_large(self, before: str, after: ConsumerMember) -> None:
+        """Refuse a subscription with which the members of the group would be too large."""
+        known, bytes_max = self.members.get(before), self._settings.bytes_max
+        growth_bytes = after.size_bytes - (0 if known is None else known.size_bytes)
+        if growth_bytes > 0 and self.roster.size_bytes + growth_bytes > bytes_max:
+            raise ConsumerRefused(
+                ErrorCode.group_max_size_reached,
+                f"The members of the consumer group would take more than {bytes_max} bytes.",
+            )
+
     def _replace(self, changes: Changes, before: str, after: ConsumerMember) -> None:
         """Give the place of a static member to its new member id."""
+        self._outdated = self._assigning is not None
         target = self.roster.targets.get(before, {})
         self._forget(changes, before)
         for kind in (RecordKind.MEMBER, RecordKind.CURRENT):
@@ -493,36 +523,33 @@ class ConsumerGroup:
             self._put(changes, GROUP_KEY, group._replace(epoch=group.epoch + 1, topics_hash=found))
         self._seen_version = now.topics.version
 
-    def _maybe_assign(self, changes: Changes, now: Now) -> None:
-        """Make a new target for the group epoch, but not more often than the interval permits."""
+    def _maybe_assign(self, changes: Changes, now: Now) -> Steps | None:
+        """Make a new target for the group epoch, but not more often than the interval permits.
+
+        Returns the steps of an assignment that takes long. The group goes on by its last target
+        until `on_assigned` is called.
+        """
         group = self.roster.group
         interval_ms = now.timing.assignment_interval_ms
-        if group.assignment_epoch >= group.epoch:
-            return
+        if group.assignment_epoch >= group.epoch or self._assigning is not None:
+            return None
         at_ms = self._assigned_at_ms
         if at_ms is not None and interval_ms and now.ms < at_ms + interval_ms:
-            return
-        for name, target in ASSIGNORS[self.assignor](self._spec(now)).items():
-            if target != self.roster.targets.get(name):
-                self._put(changes, RecordKey(RecordKind.TARGET, name), target)
-        self._put(changes, GROUP_KEY, group._replace(assignment_epoch=group.epoch))
+            return None
         self._assigned_at_ms = now.ms
+        spec = spec_of(self.roster, now.topics)
+        steps = ASSIGNORS[self.assignor](spec)
+        if is_costly(spec):
+            self._assigning = group.epoch
+            return steps
+        self._take_targets(changes, result_of(steps), group.epoch)
+        return None
 
-    def _spec(self, now: Now) -> AssignmentSpec:
-        roster = self.roster
-        counts: dict[UUID, int] = {}
-        ids: dict[frozenset[str], frozenset[UUID]] = {}
-        members: dict[str, MemberSpec] = {}
-        for name, member in roster.members.items():
-            names = roster.subscribed(member)
-            if names not in ids:
-                known = [now.topics.by_name(each) for each in in_map_order(names)]
-                found = {each.topic_id: each.partitions for each in known if each is not None}
-                counts.update(found)
-                ids[names] = frozenset(found)
-            target = roster.targets.get(name, {})
-            members[name] = MemberSpec(ids[names], target, member.instance_id)
-        return AssignmentSpec(members, counts, roster.is_homogeneous)
+    def _take_targets(self, changes: Changes, found: Mapping[str, Partitions], epoch: int) -> None:
+        for name, target in found.items():
+            if name in self.members and target != self.roster.targets.get(name):
+                self._put(changes, RecordKey(RecordKind.TARGET, name), target)
+        self._put(changes, GROUP_KEY, self.roster.group._replace(assignment_epoch=epoch))
 
     def _reconcile(
         self,

@@ -7,7 +7,7 @@ Source: Kafka, ConsumerGroupMember, MemberState and GroupCoordinatorRecordHelper
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple, Protocol
@@ -29,9 +29,12 @@ PROTOCOLS_BYTES_MAX: Final = 256 * 1024
 """The largest protocols of a classic member of the group. Its record must fit into one entry."""
 
 _MEMBER_BYTES: Final = 256  # counted for each member besides its texts
+_RESOLVED_BYTES: Final = 64  # counted for each topic of a resolved expression: a place in a set
 
 Partitions = Mapping[UUID, frozenset[int]]
 """Partitions by topic. No topic has an empty set."""
+Steps = Generator[None, None, dict[str, Partitions]]
+"""The steps of an assignment. They yield after a few milliseconds each, and return all targets."""
 Epochs = Mapping[UUID, Mapping[int, int]]
 """Partitions by topic, each with the member epoch in which the member got it."""
 
@@ -142,6 +145,11 @@ class ResolvedRegex(NamedTuple):
     created: int = -1  # `TopicView.created` at that time
     at_ms: int = -1
 
+    @property
+    def size_bytes(self) -> int:
+        """The memory counted for the topics."""
+        return _RESOLVED_BYTES * len(self.topics)
+
 
 class GroupRecord(NamedTuple):
     """The epochs of a group, and the hash of its subscribed topics."""
@@ -237,6 +245,9 @@ class Outcome(NamedTuple):
     # Regular expressions to resolve now; `ConsumerGroup.on_resolved` takes the result. None if
     # nothing is due.
     resolve: frozenset[str] | None = None
+    # The steps of an assignment that takes long, to be run with pauses;
+    # `ConsumerGroup.on_assigned` takes the result. None if nothing is due.
+    assign: Steps | None = None
 
 
 class JoinOutcome(NamedTuple):
@@ -247,6 +258,15 @@ class JoinOutcome(NamedTuple):
 
     joined: Joined | None
     changes: Changes
+    assign: Steps | None = None  # as in `Outcome`
+
+
+class ClassicBeat(NamedTuple):
+    """What the Heartbeat of a classic member has done, and its code."""
+
+    code: ErrorCode
+    changes: Changes
+    assign: Steps | None = None  # as in `Outcome`
 
 
 class KnownTopic(Protocol):
@@ -298,6 +318,8 @@ class ConsumerSettings(NamedTuple):
     """The limits of a group."""
 
     members_max: int = 2**31 - 1
+    bytes_max: int = 2**63 - 1  # of all members, as `ConsumerMember.size_bytes` counts them
+    regexes_max: int = 2**31 - 1  # different regular expressions of all members
     default_assignor: str = "uniform"
     upgrades: bool = True  # a classic group with members may become one of this protocol
     downgrades: bool = True  # a group of classic members alone becomes a classic group

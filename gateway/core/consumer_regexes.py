@@ -56,7 +56,7 @@ def regex_change(
         if not new or new in roster.resolved:
             status = RegexStatus.CHANGED_AND_RESOLVED
         if new and not counts[new]:
-            _check(new, settings)
+            _check(new, settings, others=len(counts) - bool(unused))
             status, due = RegexStatus.CHANGED, True
     if not due and not counts:
         return RegexChange(status, unused)
@@ -81,8 +81,11 @@ def _must_resolve(roster: ConsumerRoster, patterns: frozenset[str], due: bool, n
     )
 
 
-def _check(regex: str, settings: ConsumerSettings) -> None:
-    fault = settings.regex_fault(regex)
+def _check(regex: str, settings: ConsumerSettings, others: int) -> None:
+    regexes_max = settings.regexes_max
+    fault = f"its group has {others} others, and at most {regexes_max} are allowed"
+    if others < regexes_max:
+        fault = settings.regex_fault(regex)
     if fault is not None:
         raise ConsumerRefused(
             ErrorCode.invalid_regular_expression,

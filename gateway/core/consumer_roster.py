@@ -36,11 +36,15 @@ class ConsumerRoster:
         "_byte_changes",
         "_names",
         "_owners",
+        "_regex_hosts",
+        "_resolved_bytes",
+        "consumers",
         "group",
         "instances",
         "members",
         "regexes",
         "resolved",
+        "size_bytes",
         "targets",
     )
 
@@ -61,7 +65,16 @@ class ConsumerRoster:
         self._names: Counter[str] = Counter()
         # The member that has each partition, assigned or still to be revoked.
         self._owners: dict[UUID, dict[int, str]] = {}
-        # Changes of the memory of members by client host, since `take_byte_changes`.
+        # The client host of the member that brought each regular expression of `regexes`.
+        self._regex_hosts: dict[str, str] = {}
+        # The host and the bytes that were counted for each expression of `resolved`.
+        self._resolved_bytes: dict[str, tuple[str, int]] = {}
+        # The number of members of the consumer protocol. The others are classic members.
+        self.consumers = 0
+        # The memory of all members, without their assignments.
+        self.size_bytes = 0
+        # Changes of the memory of members and of resolved expressions by client host, since
+        # `take_byte_changes`.
         self._byte_changes: Counter[str] = Counter()
 
     # -- questions ------------------------------------------------------------------------------
@@ -148,9 +161,8 @@ class ConsumerRoster:
             case RecordKind.TARGET:
                 self._set_target(name, record)
             case RecordKind.REGEX:
-                self.resolved.pop(name, None)
-                if isinstance(record, ResolvedRegex):
-                    self.resolved[name] = record
+                assert record is None or isinstance(record, ResolvedRegex)
+                self._set_resolved(name, record)
             case RecordKind.MEMBER:
                 assert record is None or isinstance(record, ConsumerMember)
                 self._set_subscription(name, record)
@@ -163,6 +175,16 @@ class ConsumerRoster:
         if record is not None:
             assert isinstance(record, dict)
             self.targets[name] = record
+
+    def _set_resolved(self, name: str, record: ResolvedRegex | None) -> None:
+        self.resolved.pop(name, None)
+        host, size_bytes = self._resolved_bytes.pop(name, ("", 0))
+        self._byte_changes[host] -= size_bytes
+        if record is not None:
+            self.resolved[name] = record
+            counted = self._regex_hosts.get(name, ""), record.size_bytes
+            self._resolved_bytes[name] = counted
+            self._byte_changes[counted[0]] += counted[1]
 
     def _set_subscription(self, name: str, record: ConsumerMember | None) -> None:
         before = self.members.get(name)
@@ -199,11 +221,22 @@ class ConsumerRoster:
         if member is None:
             return
         self._byte_changes[member.client_host] += more * member.size_bytes
+        self.size_bytes += more * member.size_bytes
+        self.consumers += more * (member.classic is None)
         for counter, names in ((self._names, member.topics), (self.regexes, _regexes(member))):
             for each in names:
                 counter[each] += more
                 if not counter[each]:
                     del counter[each]
+        if member.regex:
+            self._note_host(member)
+
+    def _note_host(self, member: ConsumerMember) -> None:
+        """Note from which host the expression of a member came first, or forget it."""
+        if member.regex in self.regexes:
+            self._regex_hosts.setdefault(member.regex, member.client_host)
+        else:
+            self._regex_hosts.pop(member.regex, None)
 
     def _own(self, member: ConsumerMember) -> None:
         for topic, partition in _places(member.assigned, member.revoking):

@@ -7,7 +7,7 @@ Source: Kafka, UniformHeterogeneousAssignmentBuilder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import cmp_to_key
 from typing import Final
 from uuid import UUID
@@ -16,18 +16,24 @@ from gateway.core.consumer_members import Partitions
 from gateway.core.java_map import java_id_key
 
 _ROUNDS_MAX: Final = 16
+_STEP_SUBSCRIBERS: Final = 2_000  # members of the topics that are balanced between two pauses
 
 
-def assign_heterogeneous(
+def heterogeneous_steps(
     subscriptions: Sequence[frozenset[UUID]],
     targets: Sequence[Partitions],
     partition_counts: Mapping[UUID, int],
-) -> list[Partitions]:
-    """Return the partitions of each member. `targets` are those of the assignment before."""
+) -> Generator[None, None, list[Partitions]]:
+    """Return the partitions of each member. `targets` are those of the assignment before.
+
+    Yields after every few milliseconds of work.
+    """
     builder = _Heterogeneous(subscriptions, partition_counts)
+    yield
     builder.keep(targets)
-    builder.give_unassigned()
-    builder.balance()
+    yield
+    yield from builder.give_unassigned()
+    yield from builder.balance()
     return builder.result()
 
 
@@ -47,6 +53,8 @@ class _Heterogeneous:
         self._owners = {topic: [-1] * partition_counts[topic] for topic in self._subscribers}
         # The number of partitions of each member.
         self.sizes = [0] * len(subscriptions)
+        # The members of the topics since the last pause.
+        self._unpaused = 0
         self._topics = sorted(self._subscribers, key=cmp_to_key(self._compare))
 
     def _compare(self, one: UUID, other: UUID) -> int:
@@ -67,16 +75,26 @@ class _Heterogeneous:
                 for partition in partitions:
                     self._owners[topic][partition] = number
 
-    def give_unassigned(self) -> None:
+    def _is_step_over(self, topic: UUID) -> bool:
+        """Count the work for a topic. Returns True if it is time for a pause."""
+        self._unpaused += 1 + len(self._subscribers[topic])
+        if self._unpaused < _STEP_SUBSCRIBERS:
+            return False
+        self._unpaused = 0
+        return True
+
+    def give_unassigned(self) -> Generator[None]:
         """Give each partition without a member to the subscriber with the fewest."""
         for topic in self._topics:
+            if self._is_step_over(topic):
+                yield
             free = [each for each, owner in enumerate(self._owners[topic]) if owner < 0]
             if free:
                 levels = _Levels(self.sizes, self._subscribers[topic])
                 for partition in free:
                     self._move(topic, partition, levels.next_least())
 
-    def balance(self) -> None:
+    def balance(self) -> Generator[None]:
         """Move partitions until a round over all topics moves none, or `_ROUNDS_MAX` rounds."""
         topics = [topic for topic in self._topics if len(self._subscribers[topic]) > 1]
         last = -1  # the last topic that was balanced
@@ -84,6 +102,8 @@ class _Heterogeneous:
             for number, topic in enumerate(topics):
                 if number == last:
                     return
+                if self._is_step_over(topic):
+                    yield
                 if self._balance_topic(topic) or last < 0:
                     last = number
 

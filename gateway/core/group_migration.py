@@ -56,6 +56,9 @@ _CUSTOM: Final = (
 )
 _MALFORMED: Final = "the embedded consumer protocol is malformed."
 
+CONVERTED_MAX: Final = 1_000
+"""The most members of a group that changes its protocol, because the change is made in one step."""
+
 _RECORD_BYTES: Final = 64  # two timeouts and the punctuation of a member
 
 _Held = dict[UUID, set[int]]
@@ -114,6 +117,9 @@ def _check(group_id: str, group: Group, settings: ConsumerSettings) -> None:
         fault = "the protocols of a member are too large."
     if fault:
         raise ConsumerRefused(ErrorCode.group_id_not_found, begin + fault)
+    if len(members) > CONVERTED_MAX:
+        text = f"it has more than {CONVERTED_MAX} members. Stop some of them, or all, and try again."
+        raise ConsumerRefused(ErrorCode.group_max_size_reached, begin + text)
 
 
 def _metadata(member: GroupMember, protocol: str | None) -> bytes:
@@ -180,16 +186,15 @@ def downgraded(
 
     Its generation is the group epoch. It has no protocol yet, because its members have to join
     again: see `Group.restore`. There is no such group while a member of the consumer protocol
-    remains, or if it would be too large.
+    remains, or if it would be too large. `gone` has each member once.
     """
-    members = roster.members.items()
-    if not settings.downgrades or any(
-        member.classic is None and name not in gone for name, member in members
-    ):
+    members = roster.members
+    consumers = roster.consumers - sum(members[name].classic is None for name in gone)
+    too_many = len(members) - len(gone) > min(settings.classic_members_max, CONVERTED_MAX)
+    if not settings.downgrades or consumers or too_many:
         return None
-    left = [member for name, member in members if name not in gone]
-    if len(left) > settings.classic_members_max:
-        return None
+    names = frozenset(gone)
+    left = [member for name, member in members.items() if name not in names]
     records: list[MemberRecord] = []
     left_bytes = settings.classic_bytes_max
     for member in left:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from gateway.config import DOWNGRADING, UPGRADING, GroupLimits
+from gateway.config import CONSUMER_MEMBERS_CEILING, DOWNGRADING, UPGRADING, GroupLimits
 from gateway.core.classic_members import joined_as, subscription_of
 from gateway.core.consumer_assignors import ASSIGNORS
 from gateway.core.consumer_commits import mismatch_code
@@ -36,6 +36,7 @@ from gateway.core.consumer_members import (
     HeartbeatAnswer,
     Now,
     Partitions,
+    Steps,
 )
 from gateway.core.group_members import (
     GroupMembership,
@@ -53,6 +54,7 @@ from gateway.groups.stored_membership import NOTE_BYTES_MAX, StoredMembership, e
 from gateway.groups.topic_patterns import pattern_fault, resolve
 from gateway.groups.views import CLASSIC_GROUP, CONSUMER_GROUP, Refused
 from gateway.log import logger
+from gateway.wire.steps import result_with_pauses
 from ledger.errors import LedgerError
 from ledger.tasks import start_once
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
@@ -93,7 +95,9 @@ class ConsumerGroups:
         self._loaded_groups = loaded_groups
         self._catalog = catalog
         self._settings = ConsumerSettings(
-            members_max=limits.consumer_members_max,
+            members_max=min(limits.consumer_members_max, CONSUMER_MEMBERS_CEILING),
+            bytes_max=limits.group_bytes_max,
+            regexes_max=limits.consumer_regexes_max,
             default_assignor=DEFAULT_ASSIGNOR,
             regex_fault=pattern_fault,
             upgrades=limits.migration_policy in UPGRADING,
@@ -145,8 +149,9 @@ class ConsumerGroups:
         if outcome.resolve is not None:
             start_once(
                 "the resolution of regular expressions",
-                self._resolve(loaded, outcome.resolve, allows),
+                self._resolve(loaded, group, outcome.resolve, allows),
             )
+        self._assign_soon(loaded, group, outcome.assign)
         await self.settle(loaded)
         return outcome.answer
 
@@ -213,20 +218,41 @@ class ConsumerGroups:
             return None
         return self._loaded_groups.write_records(loaded, changes, note)
 
-    async def _resolve(self, loaded: LoadedGroup, patterns: frozenset[str], allows: Allows) -> None:
+    async def _resolve(
+        self, loaded: LoadedGroup, group: ConsumerGroup, patterns: frozenset[str], allows: Allows
+    ) -> None:
         """Find the topics of regular expressions, with the rights of the member that asked."""
-        group = loaded.consumer
-        assert group is not None
         created, at_ms = self._catalog.created, self._loaded_groups.now_ms()
         found: dict[str, frozenset[str]] | None = None
         try:
             found = await resolve(patterns, [each.name for each in self._catalog.all()], allows)
         finally:
-            here = self._loaded_groups.is_loaded(loaded) and loaded.group.state is not State.DEAD
-            if here and loaded.consumer is group:
+            if self._is_still(loaded, group):
                 with self._unload_on_errors(loaded):
                     changes = group.on_resolved(found, created, at_ms, self.now(loaded.group_id))
                     self.write(loaded, changes)
+
+    def _assign_soon(
+        self, loaded: LoadedGroup, group: ConsumerGroup, steps: Steps | None
+    ) -> None:
+        """Begin to make a target that takes long. None means that none is due."""
+        if steps is not None:
+            start_once("the assignment of a group", self._assign(loaded, group, steps))
+
+    async def _assign(self, loaded: LoadedGroup, group: ConsumerGroup, steps: Steps) -> None:
+        """Make the target of a group, and let other tasks run meanwhile."""
+        found: Mapping[str, Partitions] | None = None
+        try:
+            found = await result_with_pauses(steps)
+        finally:
+            if self._is_still(loaded, group):
+                with self._unload_on_errors(loaded):
+                    self.write(loaded, group.on_assigned(found))
+
+    def _is_still(self, loaded: LoadedGroup, group: ConsumerGroup) -> bool:
+        """Return whether this is still the group of its name, and of the consumer protocol."""
+        here = self._loaded_groups.is_loaded(loaded) and loaded.group.state is not State.DEAD
+        return here and loaded.consumer is group
 
     def on_due(self, loaded: LoadedGroup) -> None:
         """Fence the members of a group whose time is over."""
@@ -255,6 +281,7 @@ class ConsumerGroups:
             with self._unload_on_errors(loaded):
                 outcome = group.join(joining, self.now(loaded.group_id))
                 self.write(loaded, outcome.changes)
+            self._assign_soon(loaded, group, outcome.assign)
         except ConsumerRefused as refused:
             return Joined(refused.code)  # without the id of the member, as in Kafka
         if outcome.joined is not None:
@@ -285,13 +312,14 @@ class ConsumerGroups:
         assert group is not None
         try:
             with self._unload_on_errors(loaded):
-                code, changes = group.classic_heartbeat(
+                beat = group.classic_heartbeat(
                     member_id, generation, instance_id, self.now(loaded.group_id)
                 )
-                self.write(loaded, changes)
+                self.write(loaded, beat.changes)
         except ConsumerRefused as refused:
             return refused.code
-        return code
+        self._assign_soon(loaded, group, beat.assign)
+        return beat.code
 
     async def leave(self, loaded: LoadedGroup, leavings: Iterable[Leaving]) -> list[ErrorCode]:
         """Remove members whom a LeaveGroup names. Returns a code for each. Raises Refused."""

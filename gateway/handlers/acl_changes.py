@@ -6,7 +6,7 @@ Source: Kafka, AclApis, AclControlManager and DescribeAclsResponse.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -46,10 +46,14 @@ _ROWS_MAX = 100_000  # ACLs in one answer, about; further filters get a retriabl
 
 async def describe(request: Request, stored: StoredAcls) -> Reply:
     """Return the ACLs that the filter of a DescribeAcls matches."""
+    wanted, found = _filter_of(request.body), dict[Pattern, list[Acl]]()
+    async for acl in with_pauses(stored.all(), request):
+        if wanted.matches(acl):
+            found.setdefault(acl.pattern, []).append(acl)
     resources = Rows(request, "resources")
-    for pattern, acls in grouped(stored.matching(_filter_of(request.body))).items():
+    for pattern in sorted(found):
         rows = Rows(request, "resources", "acls")
-        for acl in acls:
+        for acl in sorted(found[pattern]):
             await rows.add(_entry_of(acl))
         await resources.add(
             Reply(
@@ -64,49 +68,66 @@ async def describe(request: Request, stored: StoredAcls) -> Reply:
 
 async def create(request: Request, ctx: Context, stored: StoredAcls) -> Rows:
     """Store the ACLs of a CreateAcls, and return their rows."""
-    asked = [
-        Created(
-            each.resource_type,
-            each.resource_name,
-            each.resource_pattern_type,
-            each.principal,
-            each.host,
-            each.operation,
-            each.permission_type,
-        )
-        async for each in with_pauses(request.body.creations, request)
-    ]
-    if any(each.means_any for each in asked):
-        failed = Rows(request, "results")
-        async for _ in with_pauses(asked, request):
-            await failed.add(_FAILED)
-        return failed
-    found = [_checked(each) async for each in with_pauses(asked, request)]
-    acls = [each for each in found if isinstance(each, Acl)]
-    outcomes = await _create(acls, request, ctx, stored)
+    creations = request.body.creations
+    fails = False
+    async for each in with_pauses(creations, request):
+        fails = fails or _created(each).means_any
+    found: list[Acl | str] = []  # each ACL, or why it is refused
+    if not fails:
+        async for each in with_pauses(creations, request):
+            found.append(_checked(_created(each)))
     results = Rows(request, "results")
+    if fails:
+        async for _ in with_pauses(creations, request):
+            await results.add(_FAILED)
+        return results
+    outcomes = await _create(found, request, ctx, stored)
     for each in found:
         if isinstance(each, Acl):
-            await results.add(outcomes[each.pattern])
+            await results.add(outcomes.get(each.pattern, _TOO_MANY_NEW))
         else:
-            await results.add(Reply(error_code=ErrorCode.invalid_request, error_message=str(each)))
+            await results.add(Reply(error_code=ErrorCode.invalid_request, error_message=each))
     return results
 
 
-def _checked(asked: Created) -> Acl | AclRefused:
+def _created(asked: Any) -> Created:
+    return Created(
+        asked.resource_type,
+        asked.resource_name,
+        asked.resource_pattern_type,
+        asked.principal,
+        asked.host,
+        asked.operation,
+        asked.permission_type,
+    )
+
+
+def _checked(asked: Created) -> Acl | str:
+    """Return an ACL, or the text of its refusal: an exception would keep its frames in memory."""
     try:
         return asked.checked()
     except AclRefused as fault:
-        return fault
+        return str(fault)
 
 
 async def _create(
-    acls: list[Acl], request: Request, ctx: Context, stored: StoredAcls
+    found: Sequence[Acl | str], request: Request, ctx: Context, stored: StoredAcls
 ) -> dict[Pattern, Reply]:
-    """Store ACLs, those of one pattern at a time. Returns the outcome of each pattern."""
-    patterns = grouped(acls)
-    if len(stored.new(acls)) > CHANGED_MAX:
-        return dict.fromkeys(patterns, _TOO_MANY_NEW)
+    """Store ACLs, those of one pattern at a time. Returns the outcome of each pattern.
+
+    Returns none if there are too many new ACLs: then none is stored. An ACL that a request has
+    more than once is stored once.
+    """
+    patterns: dict[Pattern, dict[Acl, None]] = {}
+    new: set[Acl] = set()
+    async for acl in with_pauses(found, request):
+        if not isinstance(acl, Acl):
+            continue
+        patterns.setdefault(acl.pattern, {})[acl] = None
+        if not stored.has(acl):
+            new.add(acl)
+        if len(new) > CHANGED_MAX:
+            return {}
     outcomes: dict[Pattern, Reply] = {}
     end_s = ctx.clock.monotonic_s() + ANSWER_S_MAX
     waiting = iter(patterns.items())
@@ -116,13 +137,14 @@ async def _create(
             continue
         added = await asyncio.gather(*(_add(stored, *each) for each in some.items()))
         outcomes.update(zip(some, added, strict=True))
-    for acl in acls:
-        outcome = outcomes[acl.pattern]["error_code"].name.upper()
-        note_change(request, "CREATE", f"ACL:{acl}", outcome)
+    for pattern, acls in patterns.items():
+        outcome = outcomes[pattern]["error_code"].name.upper()
+        async for acl in with_pauses(acls, request):
+            note_change(request, "CREATE", f"ACL:{acl}", outcome)
     return outcomes
 
 
-async def _add(stored: StoredAcls, pattern: Pattern, acls: list[Acl]) -> Reply:
+async def _add(stored: StoredAcls, pattern: Pattern, acls: Iterable[Acl]) -> Reply:
     try:
         await stored.add(pattern, acls)
     except TableFull as fault:
@@ -138,7 +160,7 @@ async def delete(request: Request, ctx: Context, stored: StoredAcls) -> Rows:
     async for each in with_pauses(request.body.filters, request):
         filters.append(_filter_of(each))
     try:
-        answers = await _matches(filters, await stored.all_now(), ctx)
+        answers = await _matches(filters, await stored.all_now(), request, ctx)
     except LedgerError as error:
         answers = dict.fromkeys(filters, error_fields(error))
     gone = {acl for each in answers.values() if isinstance(each, list) for acl in each}
@@ -154,7 +176,7 @@ async def delete(request: Request, ctx: Context, stored: StoredAcls) -> Rows:
 
 
 async def _matches(
-    filters: Sequence[AclFilter], acls: Sequence[Acl], ctx: Context
+    filters: Sequence[AclFilter], acls: Sequence[Acl], request: Request, ctx: Context
 ) -> dict[AclFilter, list[Acl] | Reply]:
     """Return the ACLs that each filter matches, or why none of them is deleted."""
     found: dict[AclFilter, list[Acl] | Reply] = {}
@@ -169,7 +191,7 @@ async def _matches(
         if answer is None and (ctx.clock.monotonic_s() >= end_s or rows > _ROWS_MAX):
             answer = not_reached(Reply())
         if answer is None:
-            answer = [acl for acl in acls if each.matches(acl)]
+            answer = [acl async for acl in with_pauses(acls, request) if each.matches(acl)]
             if len(gone.union(answer)) > CHANGED_MAX:
                 answer = _TOO_MANY
         if isinstance(answer, list):

@@ -160,7 +160,8 @@ def _protocol_rows() -> list[Setting]:
             parse=units.whole(1, units.INT32_MAX),
             default=_GROUPS.consumer_members_max,
             kafka=(KafkaKey("group.consumer.max.size"),),
-            help="Most members of a group of the consumer protocol.",
+            help="Most members of a group of the consumer protocol. More than 10,000 are never "
+            "admitted.",
         ),
     ]
 

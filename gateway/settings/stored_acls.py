@@ -6,6 +6,7 @@ row denies everything to all but super users: the row may have an ACL that denie
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
@@ -13,12 +14,13 @@ from typing import Any, NamedTuple, cast
 from gateway.access import Operation, Resource, ResourceType
 from gateway.config import Authorization
 from gateway.core.acl_rules import AclRules, Decision
-from gateway.core.acls import Acl, AclFilter, Pattern, PatternType, Permission
+from gateway.core.acls import Acl, Pattern, PatternType, Permission
 from gateway.log import logger
 from gateway.settings.stored_rows import StoredRows, Value
 from ledger.ports.metadata import MetadataStore
 
 ROOT = "/gateway/acls"
+_STEP_ROWS = 50  # decoded between two pauses
 
 
 class StoredAcls:
@@ -80,25 +82,33 @@ class StoredAcls:
         """Return the decision with the rule that decided."""
         return self.rules().decide(principal, host, operation, resource)
 
-    def new(self, acls: Iterable[Acl]) -> set[Acl]:
-        """Return those that are not stored yet, as far as this gateway has read."""
-        return set(acls).difference(self.rules())
+    def has(self, acl: Acl) -> bool:
+        """Return whether an ACL is stored, as far as this gateway has read."""
+        return acl in self.rules()
+
+    def all(self) -> list[Acl]:
+        """Return those that are stored, as far as this gateway has read, in no order."""
+        return list(self.rules())
 
     def by_pattern(self) -> list[frozenset[Acl]]:
         """Return the ACLs as they are now, those of one pattern together, in no order."""
         self.rules()  # reads what changed
         return [held.acls for held in self._held.values()]
 
-    def matching(self, wanted: AclFilter) -> list[Acl]:
-        """Return the ACLs that a filter matches, sorted."""
-        return sorted(acl for acl in self.rules() if wanted.matches(acl))
-
     async def all_now(self) -> list[Acl]:
-        """Return the ACLs that the store has now, sorted. Raises LedgerError."""
-        acls: list[Acl] = []
-        for key, value in (await self._rows.read_now()).items():
-            acls += _decode(key, value) or ()
-        return sorted(acls)
+        """Return the ACLs that the store has now, sorted. Raises LedgerError.
+
+        Other tasks run meanwhile.
+        """
+        rows: list[list[Acl]] = []
+        for number, (key, value) in enumerate((await self._rows.read_now()).items(), 1):
+            acls = sorted(_decode(key, value) or ())
+            if acls:
+                rows.append(acls)  # all of one pattern
+            if number % _STEP_ROWS == 0:
+                await asyncio.sleep(0)
+        rows.sort(key=lambda acls: acls[0].pattern)
+        return [acl for acls in rows for acl in acls]
 
     async def add(self, pattern: Pattern, acls: Iterable[Acl]) -> None:
         """Add ACLs of one pattern. Raises TableFull and LedgerError."""

@@ -34,6 +34,7 @@ from ledger.sealed import seal, unseal
 ROWS_MAX = 10_000
 TABLE_BYTES_MAX = 16 * 1024 * 1024  # of all rows, as they are stored
 VERSION = 1
+_STEP_ROWS = 50  # decoded between two pauses
 _PATH_BYTES = 200  # more than any path of a row takes
 
 Value = Mapping[str, Any]
@@ -101,13 +102,19 @@ class StoredRows:
         return bool(self._unreadable)
 
     async def read_now(self) -> dict[str, Value]:
-        """Return all readable rows as the store has them now. Raises LedgerError."""
+        """Return all readable rows as the store has them now. Raises LedgerError.
+
+        Other tasks run meanwhile.
+        """
         await self._store.sync(self._root)
         found: dict[str, Value] = {}
-        for path, node in (await self._store.read_tree(self._root)).items():
+        nodes = await self._store.read_tree(self._root)
+        for number, (path, node) in enumerate(nodes.items(), 1):
             with suppress(CorruptFormat):
                 row = _decode(path, node)
                 found[row.key] = row.value
+            if number % _STEP_ROWS == 0:
+                await asyncio.sleep(0)
         return found
 
     def items(self) -> Iterator[tuple[str, Value]]:

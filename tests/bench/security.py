@@ -14,6 +14,8 @@ The rows:
   second.
 - `idle-memory`: memory of 2,000 idle TLS connections.
 - `acls`: CPU of a producer with 10,000 ACLs against none. Only the gateway.
+- `plain-logins`: the p99 of producers beside [500 logins by PLAIN a second](plain_logins.py),
+  against quiet phases of the same run. Only the gateway.
 
 Each line has the worst of all runs, and whether it is within its bound.
 """
@@ -43,6 +45,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.bench import plain_logins
 from tests.bench.security_sides import (
     At,
     Secure,
@@ -55,6 +58,7 @@ from tests.bench.security_sides import (
     shaken,
 )
 from tests.bench.sides import consume, create_topic, java, new_side, produce
+from tests.gateway.pki import Authority
 from tests.gateway.secure_rig import client_tls
 from tests.peers import java_tools
 from tests.peers.broker import Broker
@@ -280,6 +284,27 @@ def _add_acls(broker: Broker) -> None:
             future.result(60)
 
 
+def plain(scratch: Path, runs: int) -> Row:
+    """Measure producers beside logins by PLAIN, against quiet phases. The worst run counts."""
+    found: list[Row] = []
+    for _ in range(runs):
+        with plain_gateway(scratch / "gateway") as broker:
+            create_topic(broker, "t", plain_logins.PRODUCERS)
+            add_user(broker, plain_logins.ITERATIONS)
+            found.append(plain_logins.phases(broker))
+        shutil.rmtree(scratch / "gateway", ignore_errors=True)
+        print(json.dumps(found[-1]), file=sys.stderr, flush=True)
+    worst = max(found, key=lambda each: float(each["p99_ratio"]))
+    return {**worst, "within": all(map(plain_logins.within, found))}
+
+
+def plain_gateway(data: Path) -> plain_logins.PlainGateway:
+    """Return a gateway that is not started. Its certificate is beside its data."""
+    authority = Authority(data.with_name(f"{data.name}-pki"))
+    authority.issue("server")
+    return plain_logins.PlainGateway(data, authority)
+
+
 ROWS: dict[str, Callable[[Path, int], Row]] = {
     "quota": quota,
     "quotas-unused": unused,
@@ -289,6 +314,7 @@ ROWS: dict[str, Callable[[Path, int], Row]] = {
     "logins": logins,
     "idle-memory": idle_memory,
     "acls": acls,
+    "plain-logins": plain,
 }
 
 

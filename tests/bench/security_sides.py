@@ -106,9 +106,9 @@ def client_words(broker: Secure, protocol: str) -> list[str]:
     ]
 
 
-def add_user(broker: Broker) -> None:
-    """Add a user with 4,096 iterations by Kafka's own tool."""
-    config = f"SCRAM-SHA-512=[iterations=4096,password={PASSWORD}]"
+def add_user(broker: Broker, iterations: int = 4096) -> None:
+    """Add a user with this number of iterations by Kafka's own tool."""
+    config = f"SCRAM-SHA-512=[iterations={iterations},password={PASSWORD}]"
     place = ("--entity-type", "users", "--entity-name", USER)
     words = ("--bootstrap-server", broker.bootstrap, "--alter", *place, "--add-config", config)
     java(java_tools.CONFIGS, *words)

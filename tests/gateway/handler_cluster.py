@@ -66,15 +66,22 @@ class Cluster:
 
     async def answered(self, module, version, **fields):
         """Return the reply before it is encoded: kio decodes no time of -1."""
-        api = module.API
-        frame = encode_request(api.key, version, 1, None, fields)
-        flexible = 1 if frame[HEADER : HEADER + 1] == b"\0" and _flexible(api.key, version) else 0
-        body = decode_request(api.key, version, frame, HEADER + flexible)
-        reply = api.handle(Request(api.key, version, 1, None, self.peer, body), self.context)
-        if inspect.isawaitable(reply):
-            reply = await reply
-        assert encode_response(api.key, version, 1, reply)
+        reply = await self.handled(module, self.request(module, version, **fields))
+        assert encode_response(module.API.key, version, 1, reply)
         return reply
+
+    def request(self, module, version, **fields):
+        """Return a decoded request."""
+        key = module.API.key
+        frame = encode_request(key, version, 1, None, fields)
+        flexible = 1 if frame[HEADER : HEADER + 1] == b"\0" and _flexible(key, version) else 0
+        body = decode_request(key, version, frame, HEADER + flexible)
+        return Request(key, version, 1, None, self.peer, body)
+
+    async def handled(self, module, request):
+        """Return what the handler returns for a decoded request."""
+        reply = module.API.handle(request, self.context)
+        return await reply if inspect.isawaitable(reply) else reply
 
 
 def _flexible(key, version):

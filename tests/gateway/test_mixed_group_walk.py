@@ -215,7 +215,7 @@ class RandomWalk(RuleBasedStateMachine):
         code = ErrorCode.rebalance_in_progress
         if client.generation >= 0 and not client.joined and not client.rejoins:
             try:
-                code, _ = self.group.classic_heartbeat(name, client.generation, None, self.now)
+                code, _, _ = self.group.classic_heartbeat(name, client.generation, None, self.now)
             except ConsumerRefused:
                 self.classics[name] = client.lost()
         if code is not ErrorCode.none:

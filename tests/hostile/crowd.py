@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -163,8 +164,9 @@ class Hostile:
 class Honest:
     """A producer that counts, and a consumer that checks the order."""
 
-    def __init__(self, servers: str) -> None:
-        self._servers = servers
+    def __init__(self, servers: str, security: Mapping[str, str] | None = None) -> None:
+        """Create it. `security` are the keys of librdkafka by which it logs in."""
+        self._client = {"bootstrap.servers": servers, "log_level": 0, **(security or {})}
         self._stopping = threading.Event()
         self.acknowledged = 0
         self.read = 0
@@ -187,8 +189,7 @@ class Honest:
     def _produce(self) -> None:
         from confluent_kafka import Producer
 
-        settings = {"bootstrap.servers": self._servers, "enable.idempotence": True, "log_level": 0}
-        producer = Producer(settings)
+        producer = Producer({**self._client, "enable.idempotence": True})
 
         def on_delivery(error: object, _: object) -> None:
             if error is None:
@@ -207,9 +208,7 @@ class Honest:
     def _read(self) -> None:
         from confluent_kafka import Consumer, TopicPartition
 
-        consumer = Consumer(
-            {"bootstrap.servers": self._servers, "group.id": HONEST, "log_level": 0}
-        )
+        consumer = Consumer({**self._client, "group.id": HONEST})
         consumer.assign([TopicPartition(HONEST, 0, 0)])
         idle_since = time.monotonic()
         while not (self._threads[0].is_alive() is False and self.read >= self.acknowledged):
@@ -227,7 +226,7 @@ class Honest:
         consumer.close()
 
 
-def _prepare(servers: str) -> None:
+def prepare(servers: str) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
@@ -246,7 +245,7 @@ async def _attack(port: int, seed: int, seconds: float) -> Counter[str]:
 def run(minutes: float, seed: int, data: Path) -> dict[str, Any]:
     """Attack a gateway; return what was seen, with a list of what is wrong."""
     with Gateway(data / "gateway") as gateway:
-        _prepare(gateway.bootstrap)
+        prepare(gateway.bootstrap)
         honest = Honest(gateway.bootstrap)
         honest.start()
         try:
@@ -256,7 +255,7 @@ def run(minutes: float, seed: int, data: Path) -> dict[str, Any]:
         largest_mb = status_bytes(gateway.process.pid, "VmHWM") / (1 << 20)
         log = gateway.process.output()
     bound_mb = ConnectionLimits().memory_bytes_max / (1 << 20) + IDLE_MB
-    wrong = [*honest.wrong, *_errors(log)]
+    wrong = [*honest.wrong, *errors_in(log)]
     if largest_mb > bound_mb:
         wrong.append(f"{largest_mb:.0f} MiB of memory, at most {bound_mb:.0f}")
     print(dict(sorted(done.items())), file=sys.stderr)
@@ -271,7 +270,7 @@ def run(minutes: float, seed: int, data: Path) -> dict[str, Any]:
     }
 
 
-def _errors(log: str) -> list[str]:
+def errors_in(log: str) -> list[str]:
     """Return the lines that report a defect."""
     bad = re.compile(
         r"Traceback|\berror\b.*(handler failed|connection failed|unexpected)|our fault"

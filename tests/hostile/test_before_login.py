@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import random
 import struct
 
 import pytest
@@ -20,28 +19,17 @@ from gateway.config import ConnectionLimits, OAuthConfig, SaslConfig, TlsConfig
 from gateway.security.bearer_keys import BearerKeys
 from gateway.wire.messages import encode_request
 from ledger.adapters.system.clock import SystemClock
-from tests.gateway.issuer import AUDIENCE, ISSUER, Issuer, message_of
+from tests.gateway.issuer import AUDIENCE, ISSUER, Issuer
 from tests.gateway.pki import Authority
 from tests.gateway.secure_rig import Client, client_tls, secure_port
+from tests.hostile.login_frames import MECHANISMS, Drawn
 
 pytestmark = pytest.mark.real_loop
 MIB = 1024 * 1024
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 SEED = 18
 IN_A_COMMIT = 1_500
 AT_ONCE = 150
 RSS_BYTES_MAX = 64 * MIB
-TOKENS = (
-    *(b"", b"\0", b"\1", b"n,,", b"n,,n=alice,r=c", b"c=biws,r=c,p=AAAA", b"\0alice\0wrong"),
-    *(
-        b"n,,n=" + b"u" * 5_000 + b",r=c",
-        b"\xff" * 300,
-        b"n,,\1auth=Bearer a.b.c\1\1",
-        b"\0a\0b\0c",
-    ),
-    message_of("e30." * 2_000),
-    b"n,,n=alice,r=" + b"c" * 9_000,
-)
 
 
 @pytest.fixture(scope="module")
@@ -68,55 +56,6 @@ def port_of(authority, **limits):
 def rss_bytes():
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-class Drawn:
-    """Frames that no client should send, drawn from a seed."""
-
-    def __init__(self, seed):
-        self.draw = random.Random(seed)
-        self.whole = [
-            encode_request(17, version, 1, "c", {"mechanism": each})
-            for version in (0, 1)
-            for each in (*MECHANISMS, "GSSAPI", "", "x" * 400)
-        ]
-        self.whole += [
-            encode_request(36, version, 2, "c", {"auth_bytes": each})
-            for version in (0, 1, 2)
-            for each in TOKENS
-        ]
-        names = {"client_software_name": "c", "client_software_version": "1"}
-        self.whole += [encode_request(18, 0, 3, "c", {}), encode_request(18, 3, 3, "c", names)]
-        self.whole += [encode_request(3, 1, 4, "c", {"topics": [{"name": "t"}]})]
-
-    def frame(self):
-        """Return one frame as it is sent, with its size, right or wrong."""
-        draw = self.draw
-        body = bytearray(draw.choice(self.whole))
-        how = draw.randrange(8)
-        if how == 0:
-            del body[draw.randrange(len(body)) :]
-        elif how == 1:
-            for _ in range(draw.randrange(1, 5)):
-                body[draw.randrange(len(body))] = draw.randrange(256)
-        elif how == 2:
-            body[:4] = struct.pack(">hh", draw.randrange(-2, 95), draw.randrange(-2, 20))
-        elif how == 3:
-            body = bytearray(draw.randbytes(draw.randrange(0, 200)))
-        elif how == 4:
-            body += draw.randbytes(draw.randrange(1, 50))
-        size = len(body)
-        if draw.random() < 0.1:
-            size = draw.choice(
-                (0, 1, 7, -1, 2**31 - 1, 512 * 1024 + 1, size + 1, size - 1, 300_000)
-            )
-        return struct.pack(">i", size) + bytes(body)
-
-    def script(self):
-        """Return some frames for one connection; often a right handshake comes first."""
-        first = [] if self.draw.random() < 0.5 else [self.draw.choice(self.whole[:10])]
-        whole = [struct.pack(">i", len(each)) + each for each in first]
-        return [*whole, *(self.frame() for _ in range(self.draw.randrange(1, 6)))]
 
 
 async def sent(port, drawn, tls, count):

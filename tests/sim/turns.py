@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -28,6 +29,29 @@ async def turns_during(work: Awaitable[T]) -> tuple[T, int]:
         return result, turns
     finally:
         counting.cancel()
+
+
+async def longest_turn_s_during(work: Awaitable[T]) -> tuple[T, float]:
+    """Return the result of `work`, and the most processor time before another task ran."""
+    longest_s, begun_s = 0.0, time.thread_time()
+
+    def look() -> None:
+        nonlocal longest_s, begun_s
+        now_s = time.thread_time()
+        longest_s, begun_s = max(longest_s, now_s - begun_s), now_s
+
+    async def watch() -> None:
+        while True:
+            look()
+            await asyncio.sleep(0)
+
+    watching = asyncio.ensure_future(watch())
+    try:
+        result = await work
+        look()
+        return result, longest_s
+    finally:
+        watching.cancel()
 
 
 async def more_tasks_during(work: Awaitable[T]) -> tuple[T, int]:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import zstandard
 
-from gateway.core.consumer_assignors import ASSIGNORS, AssignmentSpec, MemberSpec
+from gateway.core.consumer_assignors import ASSIGNORS, AssignmentSpec, MemberSpec, result_of
 
 RECORDED = Path(__file__).with_name("recorded.jsonl.zst")
 
@@ -45,7 +45,7 @@ def milliseconds(case: dict[str, Any], times: int) -> float:
     took_s: list[float] = []
     for _ in range(times):
         begun_s = time.perf_counter()
-        ASSIGNORS[case["assignor"]](spec)
+        result_of(ASSIGNORS[case["assignor"]](spec))
         took_s.append(time.perf_counter() - begun_s)
     return statistics.median(took_s) * 1e3
 
@@ -53,7 +53,7 @@ def milliseconds(case: dict[str, Any], times: int) -> float:
 def ours(case: dict[str, Any]) -> list[dict[str, list[int]]]:
     """Return our assignment of a recorded group, as the recording has Kafka's."""
     spec, ids = _spec(case)
-    found = ASSIGNORS[case["assignor"]](spec)
+    found = result_of(ASSIGNORS[case["assignor"]](spec))
     numbers = {topic: str(number) for number, topic in enumerate(ids)}
     return [
         {numbers[topic]: sorted(some) for topic, some in found[each["name"]].items()}
