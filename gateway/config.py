@@ -120,8 +120,7 @@ class GroupLimits:
     # Kafka: group.coordinator.rebalance.protocols
     rebalance_protocols: tuple[str, ...] = ("classic", "consumer")
     migration_policy: str = "bidirectional"  # Kafka: group.consumer.migration.policy
-    # Kafka: group.consumer.max.size; more than CONSUMER_MEMBERS_CEILING are not admitted
-    consumer_members_max: int = 2**31 - 1
+    consumer_members_max: int = 2**31 - 1  # Kafka: group.consumer.max.size; 10,000 at most act
     consumer_regexes_max: int = 100  # different regular expressions of one group
 
     def __post_init__(self) -> None:

@@ -57,7 +57,9 @@ _CUSTOM: Final = (
 _MALFORMED: Final = "the embedded consumer protocol is malformed."
 
 CONVERTED_MAX: Final = 1_000
-"""The most members of a group that changes its protocol, because the change is made in one step."""
+CONVERTED_BYTES_MAX: Final = 2 * 1024 * 1024
+"""The most members of a group that changes its protocol, and the most bytes of subscriptions and
+assignments that are decoded for it. The change is made in one step, which takes less than 0.5 s."""
 
 _RECORD_BYTES: Final = 64  # two timeouts and the punctuation of a member
 
@@ -117,9 +119,15 @@ def _check(group_id: str, group: Group, settings: ConsumerSettings) -> None:
         fault = "the protocols of a member are too large."
     if fault:
         raise ConsumerRefused(ErrorCode.group_id_not_found, begin + fault)
-    if len(members) > CONVERTED_MAX:
-        text = f"it has more than {CONVERTED_MAX} members. Stop some of them, or all, and try again."
+    if len(members) > CONVERTED_MAX or _decoded_bytes(group) > CONVERTED_BYTES_MAX:
+        text = f"it has more than {CONVERTED_MAX} members, or more than {CONVERTED_BYTES_MAX} "
+        text += "bytes of subscriptions and assignments. Stop some members, or all, and try again."
         raise ConsumerRefused(ErrorCode.group_max_size_reached, begin + text)
+
+
+def _decoded_bytes(group: Group) -> int:
+    members = group.members.values()
+    return sum(len(_metadata(each, group.protocol)) + len(each.assignment) for each in members)
 
 
 def _metadata(member: GroupMember, protocol: str | None) -> bytes:

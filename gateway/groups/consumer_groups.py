@@ -232,9 +232,7 @@ class ConsumerGroups:
                     changes = group.on_resolved(found, created, at_ms, self.now(loaded.group_id))
                     self.write(loaded, changes)
 
-    def _assign_soon(
-        self, loaded: LoadedGroup, group: ConsumerGroup, steps: Steps | None
-    ) -> None:
+    def _assign_soon(self, loaded: LoadedGroup, group: ConsumerGroup, steps: Steps | None) -> None:
         """Begin to make a target that takes long. None means that none is due."""
         if steps is not None:
             start_once("the assignment of a group", self._assign(loaded, group, steps))
@@ -243,11 +241,23 @@ class ConsumerGroups:
         """Make the target of a group, and let other tasks run meanwhile."""
         found: Mapping[str, Partitions] | None = None
         try:
-            found = await result_with_pauses(steps)
+            found = await result_with_pauses(self._while_still(loaded, group, steps))
         finally:
             if self._is_still(loaded, group):
                 with self._unload_on_errors(loaded):
                     self.write(loaded, group.on_assigned(found))
+
+    def _while_still(
+        self, loaded: LoadedGroup, group: ConsumerGroup, steps: Steps
+    ) -> Generator[None, None, Mapping[str, Partitions] | None]:
+        """Run the steps of a target while its group exists. Otherwise they end with None."""
+        while self._is_still(loaded, group):
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
+            yield
+        return None
 
     def _is_still(self, loaded: LoadedGroup, group: ConsumerGroup) -> bool:
         """Return whether this is still the group of its name, and of the consumer protocol."""

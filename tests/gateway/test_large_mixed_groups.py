@@ -1,7 +1,7 @@
-"""Goal: a change of the protocol is safe while a target is made with pauses, and its cost is bounded.
+"""Goal: a change of the protocol is safe while a target is made with pauses, and costs little.
 
-Method: the pure core with classic members beside members of the consumer protocol, and real requests
-to a coordinator over simulated bookies, on virtual time.
+Method: the pure core with classic members beside members of the consumer protocol, and real
+requests to a coordinator over simulated bookies, on virtual time.
 """
 
 import asyncio
@@ -29,7 +29,14 @@ REBALANCE = "rebalance_in_progress"
 
 def joining(member, topics=("t",)):
     protocols = (("range", subscription(sorted(topics))),)
-    return Joining(member, "consumer", protocols, 10_000, 60_000, f"fresh-{member}")
+    return Joining(
+        member_id=member,
+        protocol_type="consumer",
+        protocols=protocols,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        fresh_id=f"fresh-{member}",
+    )
 
 
 def now_of(topics, ms=0):
@@ -113,32 +120,40 @@ def test_a_heartbeat_of_a_classic_member_begins_a_target_that_could_not_be_made(
     assert world.group.assignment_epoch == world.group.epoch
 
 
-def late(loaded, group):
-    """Return steps that end with a target which no member may get."""
+class Late:
+    """Steps that end with a target which no member may get. `left` counts those to come."""
 
-    def steps():
-        yield
-        return {name: {} for name in group.members}
+    def __init__(self, loaded, group):
+        self.left, self.loaded, self.group = 3, loaded, group
 
-    return group, steps()
+    def assign(self, w):
+        return w.groups.consumers._assign(self.loaded, self.group, self._steps())
+
+    def _steps(self):
+        while self.left:
+            self.left -= 1
+            yield
+        return {name: {} for name in self.group.members}
 
 
 async def test_the_coordinator_drops_a_target_of_the_group_before_a_change_of_its_protocol():
     async with world(initial_rebalance_delay_ms=100) as w:
         other = await mixed(w)
         loaded = w.loaded["g"]
-        group, steps = late(loaded, loaded.consumer)
+        late = Late(loaded, loaded.consumer)
         assert (await w.beat("a", -1)).error_code.name == "none"
         assert loaded.consumer is None
-        await w.groups.consumers._assign(loaded, group, steps)
+        await late.assign(w)
+        assert late.left == 3  # nothing is computed in vain
         assert loaded.consumer is None and loaded.group.state is not State.DEAD
-        assert await heartbeat(w, other.member_id, other.generation + 1) == REBALANCE
+        assert await heartbeat(w, other.member_id, loaded.group.generation) == REBALANCE
         assert (await w.beat("b")).error_code.name == "none"
-        assert loaded.consumer not in (None, group)
+        assert loaded.consumer not in (None, late.group)
         targets = dict(loaded.consumer.roster.targets)
-        group, steps = late(loaded, group)
-        await w.groups.consumers._assign(loaded, group, steps)
+        await late.assign(w)
         assert loaded.consumer.roster.targets == targets
+        await Late(loaded, loaded.consumer).assign(w)  # as many steps as that group lets run
+        assert loaded.consumer.roster.targets == targets  # none was due
 
 
 async def test_a_target_and_expressions_that_begin_after_the_change_do_not_stop_the_gateway():
@@ -146,10 +161,10 @@ async def test_a_target_and_expressions_that_begin_after_the_change_do_not_stop_
     async with world(initial_rebalance_delay_ms=100) as w:
         await mixed(w)
         loaded = w.loaded["g"]
-        group, steps = late(loaded, loaded.consumer)
+        group = loaded.consumer
         resolving = partial(w.groups.consumers._resolve, loaded, group, frozenset({"t.*"}))
         tasks = [
-            asyncio.ensure_future(w.groups.consumers._assign(loaded, group, steps)),
+            asyncio.ensure_future(Late(loaded, group).assign(w)),
             asyncio.ensure_future(resolving(lambda _: True)),
         ]
         leaves = group.remove(["a"], w.groups.consumers.now("g"))
@@ -187,9 +202,9 @@ async def test_an_upgrade_while_an_assignment_is_being_stored_gives_no_partition
         before = dict(group.members)
         w.groups.consumers._loaded_groups.unload(w.loaded["g"], ErrorCode.coordinator_not_available)
         assert (await w.described()).group_state in ("Assigning", "Reconciling")
-        assert {
-            name: each.assigned for name, each in w.loaded["g"].consumer.members.items()
-        } == {name: each.assigned for name, each in before.items()}
+        assert {name: each.assigned for name, each in w.loaded["g"].consumer.members.items()} == {
+            name: each.assigned for name, each in before.items()
+        }
 
 
 def bytes_of(partitions):
@@ -199,9 +214,9 @@ def bytes_of(partitions):
 # bounds
 
 
-def classic(count):
-    """Return a classic group of so many members of small subscriptions."""
-    data = (("range", subscription(["topic-0"])),)
+def classic(count, topics=("topic-0",)):
+    """Return a classic group of so many members."""
+    data = (("range", subscription(topics)),)
     records = tuple(
         MemberRecord(f"c{at}", None, "c", "/h", 10_000, 60_000, data, b"") for at in range(count)
     )
@@ -214,7 +229,15 @@ def test_a_classic_group_of_too_many_members_is_not_upgraded():
     with pytest.raises(ConsumerRefused) as refused:
         ConsumerGroup.upgrade("g", classic(CONVERTED_MAX + 1), ConsumerSettings(), now_of(topics))
     assert refused.value.code.name == "group_max_size_reached"
-    assert "it has more than 1000 members. Stop some" in refused.value.text
+    assert "it has more than 1000 members, or more than 2097152 bytes" in refused.value.text
+
+
+def test_a_classic_group_of_too_large_subscriptions_is_not_upgraded():
+    topics = Topics(1)
+    large = classic(200, [f"topic-{at:010}" for at in range(600)])
+    with pytest.raises(ConsumerRefused) as refused:
+        ConsumerGroup.upgrade("g", large, ConsumerSettings(), now_of(topics))
+    assert refused.value.code.name == "group_max_size_reached"
 
 
 def test_a_group_of_too_many_classic_members_becomes_a_classic_one_once_fewer_remain():
