@@ -215,8 +215,8 @@ def phases(broker: PlainGateway) -> dict[str, Any]:
             for what in (HANDSHAKES, LOGINS):
                 logins.begin(what, PHASE_S)
                 took[what] += asyncio.run(_produced(port, PHASE_S))
-                for name, rate in logins.counts().items():
-                    counts[f"{what} {name}"] += rate
+                rates = logins.counts().items()
+                counts.update({f"{what} {name}": rate for name, rate in rates})
     p99_ms = {name: round(_p99_ms(each), 2) for name, each in took.items()}
     return {
         "p50_ms": {name: round(_p50_ms(each), 2) for name, each in took.items()},
