@@ -18,6 +18,9 @@ Row = TypeVar("Row")
 SortKey = tuple[float, str]
 
 _STEP: Final = 250  # names that a search looks at before it looks at the time
+_SEARCHED_MAX: Final = (
+    1_000  # characters of a name that a search sees: the name of a group may be long
+)
 
 
 class BadCursor(ValueError):
@@ -115,7 +118,7 @@ class Table(Generic[Row]):
         slices = Slices(hurried=True, long_steps=True)
         names: list[str] = []
         for first in range(0, len(index), _STEP):
-            names += [name.lower() for _, name in index[first : first + _STEP]]
+            names += [name[:_SEARCHED_MAX].lower() for _, name in index[first : first + _STEP]]
             await slices.pause()
         self._lowered[order] = index, names
         return names
@@ -129,12 +132,13 @@ async def _matching(
     text, pattern = search
     found: list[tuple[SortKey, str]] = []
     total = 0
-    for first in range(0, len(names), _STEP):
-        step = enumerate(names[first : first + _STEP], first)
+    count = _STEP if pattern is None else 1  # a pattern may take a tenth of a millisecond
+    for first in range(0, len(names), count):
+        step = enumerate(names[first : first + count], first)
         if pattern is None:
             places = [place for place, name in step if text in name]
         else:
-            places = [place for place, name in step if pattern.match(name) is not None]
+            places = [place for place, name in step if pattern.match(name[:_SEARCHED_MAX])]
         total += len(places)
         if len(found) < limit:
             behind = [index[place] for place in places if place >= at]

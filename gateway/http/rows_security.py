@@ -15,6 +15,11 @@ def _on_configs(path: Mapping[str, str]) -> tuple[Operation, Resource]:
     return Operation.DESCRIBE_CONFIGS, CLUSTER
 
 
+def _on_alter(path: Mapping[str, str]) -> tuple[Operation, Resource]:
+    """Need to change the cluster, as AlterUserScramCredentials does: audit lines name others."""
+    return Operation.ALTER, CLUSTER
+
+
 PAGES: Final[tuple[Page, ...]] = (
     Page(
         path="/security",
@@ -53,7 +58,7 @@ PAGES: Final[tuple[Page, ...]] = (
         path="/security/audit",
         name="security_audit",
         title="Audit log",
-        needs=on_cluster,
+        needs=_on_alter,
         view=audit.audit,
         command=audit.command,
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -181,10 +181,10 @@ def audit(
             any_timestamp_type,
         )
         keys = servers_of(bootstrap, (), output).keys
-        access = SourceAccess(bootstrap, metadata, isolation, client=keys)
-        access = access.with_options(_settings("--option", options))
-        others = access._replace(bootstrap=right_bootstrap or bootstrap)
-        others = others.with_options(_settings("--right-option", right_options))
+        both = SourceAccess(bootstrap, metadata, isolation)
+        both = both.with_options(_settings("--option", options))
+        own = _settings("--right-option", right_options)
+        access, others = accesses_of(both, keys, right_bootstrap, own)
         source = parse_source(left)
         if not right:
             check_alone(source)
@@ -215,6 +215,23 @@ def _print(report: AuditReport, output: Output) -> int:
     else:
         output.show(as_data(report) if output.is_json else side_rows(report))
     return EXIT_DIFFERS if report.differences else EXIT_OK
+
+
+def accesses_of(
+    shared: SourceAccess,
+    keys: Mapping[str, str],
+    right_bootstrap: str,
+    right_options: Mapping[str, str],
+) -> tuple[SourceAccess, SourceAccess]:
+    """Return the access to the left source and to the right one. Raises JobError.
+
+    `keys` are of the servers that `shared` names: the secrets of one cluster are not sent to
+    another. Options win over them.
+    """
+    options = {f"kafka.{key}": value for key, value in shared.client.items()}
+    left = shared._replace(client=keys).with_options(options)
+    right = shared._replace(bootstrap=right_bootstrap) if right_bootstrap else left
+    return left, right.with_options(right_options)
 
 
 def _prove(source: AuditSource, master: str, conf: Sequence[str], output: Output) -> int:

@@ -50,8 +50,14 @@ class BadToken(Exception):
     """A token that is not valid. The text is for the log, and holds nothing that a client sent."""
 
 
+UNNAMED: Final = "\0"  # begins the names of keys without an id
+
+
 def keys_of(content: bytes) -> dict[str, Any]:
-    """Return the public keys of a JWKS by their ids; that without an id is "". Raises JwksFault."""
+    """Return the public keys of a JWKS by their ids, or by `UNNAMED` and their type without one.
+
+    Raises JwksFault.
+    """
     rows: Any = None
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         rows = json.loads(content)["keys"]
@@ -62,7 +68,7 @@ def keys_of(content: bytes) -> dict[str, Any]:
         row = cast("dict[str, Any]", each) if isinstance(each, dict) else {}
         key = _public_key(row)
         if key is not None:
-            found[str(row.get("kid", ""))] = key
+            found[str(row["kid"]) if row.get("kid") else f"{UNNAMED}{key.key_type}"] = key
     if not found:
         raise JwksFault("has no public key of RSA with 2048 bits or more, or of EC, for signatures")
     return found
@@ -231,11 +237,12 @@ class BearerKeys:
         kind = _ALGORITHMS[algorithm[:2]]
         if "kid" in header:
             key_id: object = header["kid"]
-            found = self._keys.get(key_id) if isinstance(key_id, str) and key_id else None
+            named = isinstance(key_id, str) and key_id and not key_id.startswith(UNNAMED)
+            found = self._keys.get(cast("str", key_id)) if named else None
         else:
             fitting = {name: key for name, key in self._keys.items() if key.key_type == kind}
             only = next(iter(fitting.values())) if len(fitting) == 1 else None
-            found = fitting.get("", only)
+            found = fitting.get(f"{UNNAMED}{kind}", only)
         if found is None:
             self._ask_for_keys()
             raise BadToken("its key is unknown")

@@ -72,6 +72,7 @@ class ReadPort:
         self._metadata: MetadataServer | None = None
         # The bookies as readers see them, for this process. Set by `_open`.
         self._shown: ShownBookies | None = None
+        self._stopped = False
         self.port = 0
 
     async def start(self, port: int) -> None:
@@ -81,6 +82,7 @@ class ReadPort:
 
     async def stop(self) -> None:
         """Stop listening and serving."""
+        self._stopped = True
         if self._listening is not None:
             self._listening.close()
         tasks: list[asyncio.Task[None]] = list(self._connections)
@@ -111,7 +113,12 @@ class ReadPort:
         return self._metadata.shown, self._shown
 
     def _open_once(self) -> asyncio.Task[int]:
-        """Return the task that starts the servers. One that failed is replaced."""
+        """Return the task that starts the servers. One that failed is replaced.
+
+        Raises ConnectionError after `stop`.
+        """
+        if self._stopped:
+            raise ConnectionError("the ledger port has stopped")
         opening = self._opening
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
             opening = self._opening = start_once(

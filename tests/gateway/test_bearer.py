@@ -31,7 +31,7 @@ from gateway.core.bearer_token import (
 )
 from gateway.core.sasl_session import INVALID_TOKEN
 from gateway.security import bearer_keys
-from gateway.security.bearer_keys import BearerKeys, JwksFault, keys_of
+from gateway.security.bearer_keys import UNNAMED, BearerKeys, JwksFault, keys_of
 from gateway.server.registry import Refused
 from ledger.adapters.system.clock import SystemClock
 from tests.gateway.issuer import ALGORITHMS, AUDIENCE, ISSUER, Issuer, encoded, message_of
@@ -328,9 +328,11 @@ async def test_a_token_that_names_no_key_has_the_only_key_of_its_algorithm(issue
         assert keys.check(token).user == "carol"
         keys._keys = own | {f"other {name}": key for name, key in other.items()}
         assert keys.check(token) == "its key is unknown"
-        keys._keys |= {"": own["ec" if algorithm == "ES256" else "rsa"]}
+        unnamed = [row | {"kid": ""} for row in json.loads(issuer.jwks())["keys"]]
+        keys._keys |= keys_of(json.dumps({"keys": unnamed}).encode())
         assert keys.check(token).user == "carol"
-        assert keys.check(issuer.token(algorithm, {"kid": ""})) == "its key is unknown"
+        for name in ("", f"{UNNAMED}RSA", f"{UNNAMED}EC"):
+            assert keys.check(issuer.token(algorithm, {"kid": name})) == "its key is unknown"
         keys._keys = other
         assert keys.check(token) == "its signature is wrong"
 

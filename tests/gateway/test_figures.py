@@ -217,6 +217,15 @@ async def test_a_search_counts_all_and_goes_on_behind_its_cursor():
     assert [each.name for each in globbed.rows] == ["orders-001", "orders-002", "orders-003"]
 
 
+async def test_a_search_sees_the_begin_of_a_name_that_is_very_long():
+    table = await table_of({f"{'a' * 2_000}b": 1})
+    totals = [
+        (await table.page("name", None, 5, search_of(each))).total
+        for each in ("aA", "b", "a*", "*b")
+    ]
+    assert totals == [1, 0, 1, 0]
+
+
 NAMES = st.dictionaries(
     st.text("aAbB-", min_size=1, max_size=4), st.none() | st.integers(0, 3), max_size=40
 )

@@ -56,6 +56,17 @@ async def test_this_process_sees_the_nodes_that_readers_of_the_port_see(tmp_path
     await store.close()
 
 
+@pytest.mark.real_loop
+async def test_a_port_that_has_stopped_opens_no_more(tmp_path):
+    store = SqliteMetadata(tmp_path / "metadata.sqlite")
+    port = ReadPort(store, [], lambda _: EntryId(-1), nothing)
+    await port.start(0)
+    await port.stop()
+    with pytest.raises(ConnectionError):
+        await port.shown()
+    await store.close()
+
+
 async def seen(store, name, path):
     try:
         return await getattr(store, name)(path)

@@ -342,11 +342,14 @@ async def test_what_the_principal_may_not_see_is_left_out_and_not_read():
         before = auditing.denials
         found = await security(asked(), site)
         assert (found["listeners"], found["quotas"], found["warnings"]) == (None, None, [])
-        assert "User:ANONYMOUS may not do DESCRIBE_CONFIGS on the cluster" in found["left_out"]
+        assert found["audit"] is None
+        left_out = "need DESCRIBE_CONFIGS. Lines of the audit log need ALTER on the cluster, which "
+        assert f"{left_out}User:ANONYMOUS may not do." in found["left_out"]
         assert auditing.denials == before
         text = drawn("security", found)
-        assert "Listeners, quotas and warnings about listeners are left out" in text
+        assert "Listeners, quotas and warnings about listeners need DESCRIBE_CONFIGS" in text
         assert "Listeners of gateway" not in text
+        assert "More of the audit log" not in text
 
 
 @pytest.mark.parametrize(
@@ -358,9 +361,11 @@ def test_each_list_needs_the_right_of_the_request_that_returns_the_same(name, ke
     assert RIGHTS[key] == (Right(operation, resource.kind),)
 
 
-@pytest.mark.parametrize("name", ["security", "security_audit"])
-def test_the_audit_log_needs_describe_on_the_cluster(name):
-    assert page_named(name).needs({}) == (Operation.DESCRIBE, CLUSTER)
+@pytest.mark.parametrize(
+    ("name", "operation"), [("security", Operation.DESCRIBE), ("security_audit", Operation.ALTER)]
+)
+def test_the_audit_log_names_others_so_it_needs_the_right_to_change_them(name, operation):
+    assert page_named(name).needs({}) == (operation, CLUSTER)
 
 
 # -- HTML ----------------------------------------------------------------------------------------

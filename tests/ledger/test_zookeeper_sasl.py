@@ -85,12 +85,17 @@ async def test_a_tree_of_the_digest_scheme_is_repaired_by_both(stores):
         before = await stores.open(ZooKeeperAccess(OLD, set_acl=SetAcl.REQUIRED))
         await before.create("/a")
         both = await stores.open(access(set_acl=SetAcl.MIGRATE, others=(OLD,)))
-        await both.create("/b")
+        await both.create("/b", b"1")
+        assert (await before.get("/b")).data == b"1"  # it has not been started again yet
+        await before.set("/b", b"2", 0)
         assert (await both.acls.apply()).left == 0
-        alone = await stores.open(access())
+        assert (await before.get("/a")).data == b""
+        alone = await stores.open(access(set_acl=SetAcl.MIGRATE))
         assert await alone.children("/") == ["a", "b"]
-        with pytest.raises(AccessDenied):
-            await before.get("/a")
+        assert (await alone.acls.apply()).left == 0
+        for path in ("/a", "/b"):
+            with pytest.raises(AccessDenied):
+                await before.get(path)
 
 
 async def test_no_proof_is_logged(stores, caplog):

@@ -26,27 +26,33 @@ _NAMED_MAX: Final = 10  # gateways that a warning names
 async def security(asked: Asked, site: Site) -> Json:
     """Return the authorizer, the listeners, warnings, and the first rows of each list.
 
-    Listeners and quotas need DESCRIBE_CONFIGS on the cluster too.
+    Listeners and quotas need DESCRIBE_CONFIGS on the cluster too, and audit lines ALTER.
     """
     sees_configs = may_on(site, asked, Operation.DESCRIBE_CONFIGS, CLUSTER)
+    sees_audit = may_on(site, asked, Operation.ALTER, CLUSTER)
     return {
         "node_id": site.ctx.config.node_id,
         "authorizer": site.ctx.config.authorization.authorizer or None,
         "warnings": [*_warnings(site), *(_exposures(site) if sees_configs else ())],
-        "left_out": None if sees_configs else _left_out(asked),
+        "left_out": _left_out(asked, sees_configs, sees_audit),
         "listeners": _listeners(site) if sees_configs else None,
         "users": await user_rows(site, FIRST),
         "acls": await acl_rows(site, FIRST),
         "quotas": await quota_rows(site, FIRST) if sees_configs else None,
-        "audit": await audit_lines(site, "", None, FIRST.rows),
+        "audit": await audit_lines(site, "", None, FIRST.rows) if sees_audit else None,
     }
 
 
-def _left_out(asked: Asked) -> str:
-    return (
-        "Listeners, quotas and warnings about listeners are left out: "
-        f"{asked.principal} may not do DESCRIBE_CONFIGS on the cluster."
-    )
+def _left_out(asked: Asked, sees_configs: bool, sees_audit: bool) -> str | None:
+    """Return what the principal may not see, with the rights that it lacks."""
+    parts: list[str] = []
+    if not sees_configs:
+        parts.append("Listeners, quotas and warnings about listeners need DESCRIBE_CONFIGS")
+    if not sees_audit:
+        parts.append("Lines of the audit log need ALTER")
+    if not parts:
+        return None
+    return f"{'. '.join(parts)} on the cluster, which {asked.principal} may not do."
 
 
 def _listeners(site: Site) -> list[Json]:

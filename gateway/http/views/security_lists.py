@@ -100,7 +100,8 @@ async def acl_rows(
     A resource is a type and a name, such as `TOPIC:orders`. There are none without an authorizer.
     """
     stored = site.ctx.acls
-    slices = Slices(hurried=True)
+    searched = matches_principal is not None or matches_resource is not None
+    slices = Slices(hurried=True, long_steps=searched)
     places: dict[Pattern, list[Acl]] = {}
     together: list[frozenset[Acl]] = [] if stored is None else stored.by_pattern()
     for acl in chain.from_iterable(together):
@@ -115,8 +116,8 @@ async def acl_rows(
     for _, pattern in await sorted_in_slices(list(places), _pattern_key, slices):
         some = places[pattern]
         if _overlaps(wanted, before, len(some)):
-            some.sort(key=_acl_key)
-            rows += map(_acl_row, _part(wanted, before, some))
+            in_order = [acl for _, acl in await sorted_in_slices(some, _acl_key, slices)]
+            rows += map(_acl_row, _part(wanted, before, in_order))
         before += len(some)
         await slices.pause()
     return {"authorizer": stored is not None, **_page(rows, wanted, before)}

@@ -21,6 +21,12 @@ _ARCHIVES = {"archive": "parquet", "iceberg": "iceberg"}
 _TLS = ("tls.ca", "tls.certificate", "tls.key", "tls.roles", "bookieTransport")
 _KAFKA = "kafka."
 _SET_BY_SOURCE = frozenset({"kafka.bootstrap.servers", "kafka.isolation.level"})
+_REPLACED = {
+    "ssl.truststore.location": ("ssl.truststore.certificates",),
+    "ssl.keystore.location": ("ssl.keystore.key", "ssl.keystore.certificate.chain"),
+}
+"""Keys that Kafka's client refuses beside another one, which takes their place."""
+
 _NO_OPTIONS: Mapping[str, str] = {}
 
 
@@ -55,7 +61,10 @@ class SourceAccess(NamedTuple):
             if key in _TLS:
                 tls[key] = value
             elif key.startswith(_KAFKA) and key not in _SET_BY_SOURCE:
-                client[key.removeprefix(_KAFKA)] = value
+                name = key.removeprefix(_KAFKA)
+                for replaced in _REPLACED.get(name, ()):
+                    client.pop(replaced, None)
+                client[name] = value
             else:
                 raise JobError(
                     f"option {key!r}: must be one of {', '.join(_TLS)}, or a property of Kafka's"

@@ -29,7 +29,8 @@ _OURS = (
     "timestampOutOfRange",
     *("tls.ca", "tls.certificate", "tls.key", "tls.roles", "bookieTransport"),
     *("kafka.security.protocol", "kafka.ssl.keystore.location", "kafka.ssl.truststore.location"),
-    *("zookeeper.auth", "zookeeper.ssl.client.enable", "zookeeper.ssl.truststore.location"),
+    *("zookeeper.auth", "zookeeper.sasl.mechanism", "zookeeper.ssl.client.enable"),
+    "zookeeper.ssl.truststore.location",
     *("zookeeper.ssl.keystore.location", "zookeeper.ssl.keystore.password"),
 )
 _SECURITY = ("kafka.security.protocol", "kafka.ssl.", "kafka.sasl.")

@@ -109,11 +109,19 @@ def link_security(settings: ClientSettings) -> LinkSecurity | None:
 
 
 def _jaas(login: Login) -> str:
+    from gateway.security.secret_values import is_reference
+
     module = _MODULES.get(login.mechanism)
     if module is None:
         raise JobError(
             f"sasl.mechanism={login.mechanism}: jobs on Spark log in by "
             f"{', '.join(sorted(_MODULES))}; nothing was sent",
+            UNSUPPORTED,
+        )
+    if is_reference(login.password):  # it would be read once more, as a reference
+        raise JobError(
+            "a password that begins with file: or env: cannot be used by jobs on Spark; "
+            "nothing was sent",
             UNSUPPORTED,
         )
     user, password = (re.sub(r'(["\\])', r"\\\1", each) for each in (login.user, login.password))
@@ -149,11 +157,27 @@ def _contents(tls: TlsConfig) -> dict[str, str]:
     key = _KEY.search(own)
     if key is not None:
         found["ssl.keystore.type"] = "PEM"
-        found["ssl.keystore.key"] = key[0]
+        found["ssl.keystore.key"] = _pkcs8(key[0], text(tls.key_password).strip())
         found["ssl.keystore.certificate.chain"] = "".join(_CERTIFICATE.findall(own))
-    if tls.key_password:
-        found["ssl.key.password"] = text(tls.key_password).strip()
     return found
+
+
+def _pkcs8(pem: str, password: str) -> str:
+    """Return a private key in the form that Kafka's client reads: PKCS#8 without a passphrase.
+
+    Raises JobError.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization as form
+
+    try:
+        key = form.load_pem_private_key(pem.encode(), password.encode() or None)
+    except TypeError:  # a passphrase, and a key without one; or the reverse, which raises again
+        key = form.load_pem_private_key(pem.encode(), None)
+    except (ValueError, UnsupportedAlgorithm):
+        raise JobError("the private key cannot be read; nothing was sent", UNSUPPORTED) from None
+    plain = form.NoEncryption()
+    return key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, plain).decode()
 
 
 @contextmanager

@@ -73,7 +73,8 @@ class ZooKeeperAccess:
     """How a process connects to ZooKeeper. The default is plain text without an identity."""
 
     identity: Identity | None = None
-    # Proved too, with no right on new nodes: of a password that is being changed.
+    # Proved too: of a password that is being changed. They have no right on new nodes, but on the
+    # way from the digest scheme to SASL.
     others: tuple[Identity, ...] = ()
     reader: Identity | None = None  # may read what this process creates
     set_acl: SetAcl = SetAcl.OFF  # without an identity, nodes are open
@@ -92,7 +93,12 @@ class ZooKeeperAccess:
         secret: list[ACL] = []
         if self.identity is not None:
             secret.append(ACL(Permissions.ALL, self._id_of(self.identity)))
-        readers = () if self.reader is None else (ACL(Permissions.READ, self._id_of(self.reader)),)
+        readers = [] if self.reader is None else [ACL(Permissions.READ, self._id_of(self.reader))]
+        if self.sasl and self.others:
+            # On the way to SASL: processes that have not changed yet prove only these.
+            secret += [ACL(Permissions.ALL, each.acl_id) for each in self.others]
+            if self.reader is not None:
+                readers.append(ACL(Permissions.READ, self.reader.acl_id))
         object.__setattr__(self, "_secret", tuple(secret))
         object.__setattr__(self, "_closed", (*secret, *readers))
 
