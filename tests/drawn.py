@@ -7,16 +7,37 @@ Each such test has the mark `drawn`.
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import settings, stateful
 
 SHARE = 3
 EXAMPLES_MIN = 20  # a test that asks for fewer gets what it asks for
 ALL = "EXAMPLES"
 _SETTINGS = "_hypothesis_internal_use_settings"
+
+
+_digest = stateful.function_digest  # type: ignore[attr-defined]
+
+
+def digest_without_collection(function: Any) -> bytes:
+    """Return the digest of a state machine.
+
+    CPython 3.11 raises SystemError if a collection runs code while it parses the source of a class.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return _digest(function)
+    finally:
+        if collects:
+            gc.enable()
+
+
+stateful.function_digest = digest_without_collection  # type: ignore[attr-defined]
 
 
 def examples_of(asked: int) -> int:

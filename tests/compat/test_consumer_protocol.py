@@ -129,6 +129,7 @@ def test_a_static_consumer_of_librdkafka_comes_back_to_its_partitions(address):
     again.consumer.close()
 
 
+@pytest.mark.proof
 def test_kafkas_console_consumer_reads_a_group_to_its_end(address):
     filled(address, "console")
     words = ["--bootstrap-server", address, "--topic", "console", "--group", "java"]

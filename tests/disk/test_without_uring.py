@@ -18,7 +18,7 @@ from tests.peers import install
 from tests.peers.gateway import Gateway
 from tests.peers.processes import free_port, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.proof]
 
 ENDS_S_MAX = 60
 WITHOUT = ["tests.disk.without_uring"]

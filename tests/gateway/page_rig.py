@@ -17,6 +17,7 @@ from gateway.http.server import HttpServer
 from gateway.process.assemble import Running
 from gateway.process.embedded import start_embedded
 from ledger.adapters.system.process import loop_factory
+from ledger.add_times import add_times
 from ledger.tasks import in_thread
 
 T = TypeVar("T")
@@ -54,6 +55,7 @@ class PageRig:
         self.applications: dict[int, Application] = {}
 
     def __enter__(self) -> Self:
+        add_times._newest.clear()  # tests before this one in the process had the same ledgers
         self._thread.start()
         assert self._ready.wait(ANSWER_S_MAX)
         return self

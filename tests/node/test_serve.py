@@ -33,6 +33,7 @@ from tests.peers.copies import copy_at_work
 from tests.peers.processes import free_port, wait_until
 from tests.peers.zookeeper import ZooKeeper
 from tests.sim.bookie_world import entry_bytes
+from tests.sim.seeds import first_at_commit
 
 pytestmark = pytest.mark.real_loop
 
@@ -285,7 +286,9 @@ async def test_a_wiped_directory_is_another_bookie_that_knows_no_old_ledger(book
         assert (await cluster.read(old, 1, 0)).status is Status.UNREACHABLE
 
 
-@pytest.mark.parametrize("copied", ["stopped", "running", "running, then killed"])
+@pytest.mark.parametrize(
+    "copied", first_at_commit(["running, then killed", "running", "stopped"], 1)
+)
 async def test_old_data_put_back_are_fenced_and_in_limbo(bookie, copied, tmp_path):
     async with seen_from_outside(bookie) as cluster:
         await off_loop(bookie.start)
@@ -318,7 +321,7 @@ async def test_a_missing_cookie_is_a_loss(bookie):
         await expect_limbo(cluster, bookie)
 
 
-@pytest.mark.parametrize("lost", ["log and index", "index and one log file"])
+@pytest.mark.parametrize("lost", first_at_commit(["log and index", "index and one log file"], 1))
 async def test_a_log_that_is_gone_with_its_index_is_a_loss(bookie, lost):
     async with seen_from_outside(bookie) as cluster:
         await off_loop(bookie.start)

@@ -32,7 +32,7 @@ from tests.pipelines.archive_contract import ArchiveContract, Row, commit, frame
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.proof]
 _numbers = itertools.count()
 HERE = TopicPartition("a", 0)
 STEPS = ("branch", "write", "check", "publish")
@@ -197,7 +197,6 @@ def marker(spark: SparkSession, table: str) -> Path:
     return found
 
 
-@pytest.mark.proof
 def test_a_run_that_dies_leaves_nothing_readable_and_is_cleaned_up_a_day_later(
     spark: SparkSession, table: str
 ):
@@ -247,7 +246,6 @@ class LostAnswers:
         raise Py4JJavaError("no answer", unknown)
 
 
-@pytest.mark.proof
 def test_a_commit_with_an_unknown_state_is_looked_up(spark: SparkSession, table: str):
     def lost(done: bool) -> IcebergArchive:
         def lose() -> None:
@@ -264,7 +262,6 @@ def test_a_commit_with_an_unknown_state_is_looked_up(spark: SparkSession, table:
     assert judged(spark, table) == rows(span(0, 6))
 
 
-@pytest.mark.proof
 def test_a_file_that_cannot_be_decoded_or_is_gone_is_a_problem(spark: SparkSession, table: str):
     archive = IcebergArchive(spark, f"lake.{table}")
     assert put(spark, archive, span(0, 4))
@@ -278,7 +275,6 @@ def test_a_file_that_cannot_be_decoded_or_is_gone_is_a_problem(spark: SparkSessi
     assert problem.where.endswith(f"/{file.name}") and problem.problem == "the file is missing"
 
 
-@pytest.mark.proof
 def test_a_row_that_a_file_has_lost_is_found_before_a_compaction(spark: SparkSession, table: str):
     archive = IcebergArchive(spark, f"lake.{table}")
     assert put(spark, archive, span(0, 4))
@@ -309,7 +305,6 @@ OTHERS = tuple(OffsetRange("b", partition, 0, 1) for partition in range(8))
 """Ranges that make a whole description longer than a change."""
 
 
-@pytest.mark.proof
 def test_snapshots_expire_and_most_describe_only_their_commit(
     spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -334,7 +329,6 @@ def test_snapshots_expire_and_most_describe_only_their_commit(
     assert judged(spark, table) == rows(span(0, 7), *OTHERS)
 
 
-@pytest.mark.proof
 def test_a_change_without_the_history_before_it_is_refused(spark: SparkSession, table: str):
     archive = IcebergArchive(spark, f"lake.{table}")
     assert put(spark, archive, span(0, 2), *OTHERS)
@@ -353,7 +347,6 @@ def test_a_change_without_the_history_before_it_is_refused(spark: SparkSession, 
     assert caught.value.code == "UNSURE_STATE"
 
 
-@pytest.mark.proof
 def test_a_concurrent_compaction_is_noticed_and_nothing_is_duplicated(
     spark: SparkSession, table: str
 ):
@@ -371,7 +364,6 @@ def test_a_concurrent_compaction_is_noticed_and_nothing_is_duplicated(
 # --- other writers of the table -----------------------------------------------------------------
 
 
-@pytest.mark.proof
 def test_the_state_outlives_compaction_and_expiry(spark: SparkSession, table: str):
     archive = IcebergArchive(spark, f"lake.{table}")
     assert put(spark, archive, span(0, 2))
@@ -386,7 +378,6 @@ def test_the_state_outlives_compaction_and_expiry(spark: SparkSession, table: st
     assert judged(spark, table) == rows(span(0, 6))
 
 
-@pytest.mark.proof
 def test_the_state_goes_back_with_a_rollback(spark: SparkSession, table: str):
     archive = IcebergArchive(spark, f"lake.{table}")
     assert put(spark, archive, span(0, 3))
@@ -398,7 +389,6 @@ def test_the_state_goes_back_with_a_rollback(spark: SparkSession, table: str):
     assert judged(spark, table) == rows(span(0, 5))
 
 
-@pytest.mark.proof
 def test_after_a_rollback_and_expiry_the_records_determine_the_end(spark: SparkSession, table: str):
     archive = IcebergArchive(spark, f"lake.{table}")
     assert put(spark, archive, span(0, 3))
@@ -412,7 +402,6 @@ def test_after_a_rollback_and_expiry_the_records_determine_the_end(spark: SparkS
     assert caught.value.code == "UNSURE_STATE"
 
 
-@pytest.mark.proof
 def test_records_deleted_by_others_stay_archived(spark: SparkSession, table: str):
     archive = IcebergArchive(spark, f"lake.{table}")
     assert put(spark, archive, span(0, 4))
@@ -435,7 +424,6 @@ def test_records_added_by_others_beyond_the_end_are_refused(spark: SparkSession,
     assert archive.state().ends == {HERE: 2}
 
 
-@pytest.mark.proof
 def test_an_operator_can_confirm_the_properties(spark: SparkSession, table: str):
     archive = IcebergArchive(spark, f"lake.{table}")
     assert put(spark, archive, span(0, 4))
@@ -452,7 +440,6 @@ def test_an_operator_can_confirm_the_properties(spark: SparkSession, table: str)
     assert put(spark, again, span(4, 5))
 
 
-@pytest.mark.proof
 def test_the_state_of_a_copied_table_is_derived_from_complete_records(
     spark: SparkSession, table: str
 ):

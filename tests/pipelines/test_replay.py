@@ -227,6 +227,7 @@ def test_a_long_topic_is_replayed_one_chunk_at_a_time(
     assert max(chunks) == at_once and len(chunks) >= 3 * PARTITIONS
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("at_once", [pytest.param(1_000, marks=pytest.mark.proof), 120])
 @pytest.mark.parametrize(
     "start_ms",
@@ -392,6 +393,7 @@ class _Late:
         self._plans.put_if_absent(number, data)
 
 
+@pytest.mark.proof
 def test_a_replay_into_another_cluster_is_another_replay(
     spark: SparkSession, world: World, unused: Callable[[], str], tmp_path: Path
 ):
@@ -443,6 +445,7 @@ class _Begins:
         return getattr(self._table, name)
 
 
+@pytest.mark.proof
 def test_of_two_plans_that_are_stored_at_once_in_an_iceberg_table_the_first_one_stays(
     spark: SparkSession, world: World
 ):
@@ -533,6 +536,7 @@ def test_an_unsuitable_target_is_reported_before_any_write(
         check_other_topic(world.archive.state().topic_ids[SOURCE], world.gateway.bootstrap, SOURCE)
 
 
+@pytest.mark.proof
 def test_the_state_of_another_replay_is_refused(
     spark: SparkSession, world: World, unused: Callable[[], str], tmp_path: Path
 ):

@@ -174,6 +174,7 @@ async def auditor(zookeeper):
         await store.close()
 
 
+@pytest.mark.proof
 def test_bookies_with_audit_repair_the_loss_of_each_other_and_of_the_auditor(zookeeper, tmp_path):
     cluster = Cluster(zookeeper, tmp_path, "--audit", "--audit-delay", "1s", session="5s")
     try:
