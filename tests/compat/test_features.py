@@ -14,7 +14,7 @@ from tests.peers import java_tools
 from tests.peers.broker import Broker
 from tests.peers.java_tools import ToolFailed, run
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.proof]
 
 FEATURES = f"{java_tools.TOOLS}.FeatureCommand"
 UPDATE_FEATURES = 57

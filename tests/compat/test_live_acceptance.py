@@ -23,7 +23,7 @@ from tests.peers.losses import Loss, entries_of, forget
 from tests.peers.processes import wait_until
 from tests.peers.zookeeper import ZooKeeper
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.proof]
 
 TOPIC, GROUP = "t", "readers"
 WAIT_S_MAX = 60.0

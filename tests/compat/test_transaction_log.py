@@ -20,7 +20,7 @@ from tests.peers import java_tools
 from tests.peers.broker import Broker
 from tests.peers.kafka import ApacheKafka
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.proof]
 
 Unused = Callable[[], str]
 FORMATTER = "org.apache.kafka.tools.consumer.TransactionLogMessageFormatter"

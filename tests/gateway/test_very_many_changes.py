@@ -26,6 +26,8 @@ from gateway.wire.messages import decode_response, encode_response
 from tests.gateway.handler_cluster import PEER, loaded_cluster
 from tests.sim.turns import longest_turn_s_during
 
+pytestmark = pytest.mark.proof
+
 COUNTS = (12_000, pytest.param(100_000, marks=pytest.mark.proof))
 TURN_S_MAX = 0.25  # of a processor
 ACL_BYTES_MAX = 1_000  # besides the decoded request

@@ -32,7 +32,7 @@ from ledger.adapters.system.clock import SystemClock
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.proof]
 
 START_MS = 1_760_000_000_000
 COUNT = 40
@@ -223,7 +223,6 @@ def test_records_older_than_retention_ms_are_expired(report: AuditReport) -> Non
     assert losses(report, 0, "old") == {"expired": (30, 0, 29)}
 
 
-@pytest.mark.proof
 def test_records_beyond_retention_bytes_are_expired(report: AuditReport) -> None:
     assert losses(report, 0, "large") == {"expired": (30, 0, 29)}
 
@@ -294,7 +293,6 @@ def aged(hours: dict[int, int], keys: dict[int, bytes], nulls: set[int]) -> list
 COMPACT = CleanupRules(compact=True, delete=False)
 
 
-@pytest.mark.proof
 def test_a_deletion_may_be_removed_after_delete_retention_ms(spark: SparkSession) -> None:
     records = aged({3: 50, 4: 20}, {}, nulls={3, 4})
     for keeps_hours, told in (
@@ -306,13 +304,11 @@ def test_a_deletion_may_be_removed_after_delete_retention_ms(spark: SparkSession
         assert losses(tidy(spark, records, {3, 4}, rules), 0, "t") == told
 
 
-@pytest.mark.proof
 def test_a_deletion_whose_key_is_repeated_may_be_removed_at_once(spark: SparkSession) -> None:
     records = aged({}, {3: b"k", 9: b"k"}, nulls={3})
     assert losses(tidy(spark, records, {3}, COMPACT), 0, "t") == {"compacted": (1, 3, 3)}
 
 
-@pytest.mark.proof
 def test_a_record_too_new_for_compaction_is_lost_and_supersedes_no_other(
     spark: SparkSession,
 ) -> None:
@@ -325,14 +321,12 @@ def test_a_record_too_new_for_compaction_is_lost_and_supersedes_no_other(
     assert told == {"compacted": (1, 3, 3), "LOST": (3, 4, 6)}
 
 
-@pytest.mark.proof
 def test_records_that_were_never_in_a_log_compact_nothing_there(spark: SparkSession) -> None:
     records = aged({}, {3: b"k", 30: b"k"}, nulls=set())
     report = tidy(spark, records, {3}, COMPACT, AuditRequest(common=True), end=20)
     assert losses(report, 0, "t") == {"LOST": (1, 3, 3), "outside": (20, 20, 39)}
 
 
-@pytest.mark.proof
 def test_records_outside_the_requested_offsets_still_compact_others(spark: SparkSession) -> None:
     records = aged({}, {3: b"k", 30: b"k"}, nulls=set())
     wanted = AuditRequest(
@@ -343,7 +337,6 @@ def test_records_outside_the_requested_offsets_still_compact_others(spark: Spark
     assert losses(report, 0, "t") == {"compacted": (1, 3, 3)}
 
 
-@pytest.mark.proof
 def test_records_appended_during_an_audit_may_compact_others(spark: SparkSession) -> None:
     """The archive ends where the log ended at first; afterwards a cleaner removed 3."""
     records = aged({}, {3: b"k", 30: b"k"}, set())
@@ -356,7 +349,6 @@ def test_records_appended_during_an_audit_may_compact_others(spark: SparkSession
     assert losses(report, 0, "t") == {"compacted": (1, 3, 3), "LOST": (1, 4, 4)}
 
 
-@pytest.mark.proof
 def test_a_record_without_a_key_does_not_outlive_compaction(spark: SparkSession) -> None:
     """The topic was not always compacted. A record that is too new stays."""
     records = aged({3: 9, 4: 2, 5: 9}, {}, nulls=set())
@@ -366,7 +358,6 @@ def test_a_record_without_a_key_does_not_outlive_compaction(spark: SparkSession)
     assert told == {"compacted": (1, 3, 3), "LOST": (2, 4, 5)}
 
 
-@pytest.mark.proof
 def test_nothing_is_compacted_in_a_log_that_the_other_side_reads_as_never_compacted(
     spark: SparkSession,
 ) -> None:
@@ -381,7 +372,6 @@ def test_nothing_is_compacted_in_a_log_that_the_other_side_reads_as_never_compac
     assert losses(audit(spark, left, right, AuditRequest()), 0, "t") == {"LOST": (1, 3, 3)}
 
 
-@pytest.mark.proof
 def test_a_gap_on_both_sides_is_only_explained_if_both_are_compacted(spark: SparkSession) -> None:
     kept = [one for one in log("t", 0) if one.offset != 7]
     bounds = {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
@@ -392,7 +382,6 @@ def test_a_gap_on_both_sides_is_only_explained_if_both_are_compacted(spark: Spar
         assert (found.gaps, found.unexplained_gaps) == (1, unexplained)
 
 
-@pytest.mark.proof
 def test_another_record_of_an_aborted_transaction_explains_nothing(spark: SparkSession) -> None:
     records, bounds = log("t", 0), {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
     left = side(spark, "archive", records, bounds)
@@ -410,7 +399,6 @@ def test_another_record_of_an_aborted_transaction_explains_nothing(spark: SparkS
     assert losses(report, 0, "t") == {"aborted": (1, 5, 5), "LOST": (1, 4, 4)}
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("base", [0, BUCKET - 10], ids=["one bucket", "two buckets"])
 def test_offsets_that_were_accepted_as_lost_explain_no_others(
     spark: SparkSession, base: int
@@ -425,7 +413,6 @@ def test_offsets_that_were_accepted_as_lost_explain_no_others(
     assert (found.gaps, found.unexplained_gaps) == (2, 2)
 
 
-@pytest.mark.proof
 def test_offsets_that_were_accepted_as_lost_and_are_gone_are_explained(
     spark: SparkSession,
 ) -> None:
@@ -438,7 +425,6 @@ def test_offsets_that_were_accepted_as_lost_and_are_gone_are_explained(
     assert (found.gaps, found.unexplained_gaps) == (3, 1)
 
 
-@pytest.mark.proof
 def test_nothing_is_explained_by_another_topic_of_that_name(spark: SparkSession) -> None:
     """Its log start and settings explain nothing about the old topic."""
     records = log("t", 0)
@@ -463,7 +449,6 @@ def test_nothing_is_explained_by_another_topic_of_that_name(spark: SparkSession)
     assert "topic t has two ids (old, new)" in report.notes[0]
 
 
-@pytest.mark.proof
 def test_a_copy_in_another_cluster_is_explained_by_its_own_log(spark: SparkSession) -> None:
     """Two live logs of one name belong to two clusters, so neither topic was recreated."""
     records = aged(dict.fromkeys(range(8), 30), {3: b"k", 9: b"k"}, nulls=set())
@@ -485,7 +470,6 @@ def test_a_copy_in_another_cluster_is_explained_by_its_own_log(spark: SparkSessi
 # --- other ways to compare -----------------------------------------------------------------------
 
 
-@pytest.mark.proof
 def test_records_that_may_be_missing_are_no_difference(spark: SparkSession) -> None:
     records = log("t", 0)
     place = TopicPartition("t", 0)
@@ -504,7 +488,6 @@ def test_records_that_may_be_missing_are_no_difference(spark: SparkSession) -> N
     assert (report.verdict, report.differences, report.examples) == ("explained", 0, ())
 
 
-@pytest.mark.proof
 def test_aborted_records_are_visible_to_read_uncommitted(
     spark: SparkSession,
 ) -> None:
@@ -519,7 +502,6 @@ def test_aborted_records_are_visible_to_read_uncommitted(
     assert report.verdict == "explained"
 
 
-@pytest.mark.proof
 def test_a_copy_with_other_offsets_and_name_is_equal_by_rank(spark: SparkSession) -> None:
     first, again, holes = (log("t", 0), log("u", 0, 700), log("u", 1, 700))
     source = [*first, *(one._replace(partition=1) for one in first if one.offset not in (3, 4))]
@@ -540,7 +522,6 @@ def test_a_copy_with_other_offsets_and_name_is_equal_by_rank(spark: SparkSession
     assert (example.left["offset"], example.right["offset"]) == (5, 703)
 
 
-@pytest.mark.proof
 def test_another_timestamp_type_is_another_record(spark: SparkSession) -> None:
     records, bounds = log("t", 0), {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
     left = side(spark, "topic", records, bounds)
@@ -551,7 +532,6 @@ def test_another_timestamp_type_is_another_record(spark: SparkSession) -> None:
     assert audit(spark, left, right, AuditRequest(any_timestamp_type=True)).verdict == "equal"
 
 
-@pytest.mark.proof
 def test_records_out_of_order_are_a_difference_though_none_is_missing(spark: SparkSession) -> None:
     records, bounds = log("t", 0), {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
     swapped = [*records[:4], records[5], records[4], *records[6:]]
@@ -572,7 +552,6 @@ def test_only_the_wanted_offsets_and_times_are_compared(spark: SparkSession) -> 
     assert (report.verdict, report.partitions[0].left.records) == ("equal", 10)
 
 
-@pytest.mark.proof
 def test_records_outside_the_requested_offsets_are_not_called_truncated(
     spark: SparkSession,
 ) -> None:

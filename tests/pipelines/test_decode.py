@@ -31,6 +31,8 @@ from ledger.errors import CorruptFormat
 from tests.batches import plain_batch, raw_batch, record, varint
 from tests.peers.processes import status_bytes
 
+pytestmark = pytest.mark.proof
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ALL = (0, 1 << 62)
 CONTROL, LOG_APPEND_TIME, TRANSACTIONAL = 0x20, 0x08, 0x10
@@ -263,7 +265,6 @@ def in_pieces(records_max: int, bytes_max: int) -> Iterator[None]:
             setattr(decode, name, value)
 
 
-@pytest.mark.proof
 @pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(several, st.integers(1, 40), st.integers(1, 400), st.integers(0, 60), st.integers(0, 60))
@@ -357,7 +358,6 @@ def test_a_large_batch_stays_within_the_documented_memory(kind: str, codec: int)
     assert took <= 3 * LARGE_BYTES + decode.WORKING_BYTES
 
 
-@pytest.mark.proof
 def test_large_batches_one_after_another_take_no_more_memory_than_one() -> None:
     took: list[int] = []
     for often in (1, 3):
@@ -386,7 +386,6 @@ def test_a_batch_that_decompresses_to_too_much_is_refused() -> None:
         rows([raw_batch(body, 1, base_offset=44, attributes=4)])
 
 
-@pytest.mark.proof
 @pytest.mark.slow
 def test_a_record_with_too_many_headers_is_refused_if_headers_are_read() -> None:
     for count, fits in ((decode.HEADERS_MAX, True), (decode.HEADERS_MAX + 1, False)):

@@ -45,7 +45,7 @@ from tests.peers.gateway import Gateway
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.proof]
 
 SOURCE = "source"
 SOURCE_0 = OffsetRange(SOURCE, 0, 0, 0).topic_partition
@@ -192,7 +192,6 @@ class _Noted:
         return self._archive.read(topics, within)
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize(
     ("start_ms", "end_ms", "at_once"),
     [
@@ -227,7 +226,6 @@ def test_a_long_topic_is_replayed_one_chunk_at_a_time(
     assert max(chunks) == at_once and len(chunks) >= 3 * PARTITIONS
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("at_once", [pytest.param(1_000, marks=pytest.mark.proof), 120])
 @pytest.mark.parametrize(
     "start_ms",
@@ -300,7 +298,6 @@ def produce(world: World, topic: str, partition: int = 0) -> None:
     assert producer.flush(60) == 0
 
 
-@pytest.mark.proof
 def test_a_replay_reports_what_was_archived_later_and_continues_with_it(
     spark: SparkSession, world: World, unused: Callable[[], str], tmp_path: Path
 ):
@@ -328,7 +325,6 @@ def test_a_replay_reports_what_was_archived_later_and_continues_with_it(
     assert read(world, request.target)[0][251:] == originals()[0][250:260]
 
 
-@pytest.mark.proof
 def test_a_replay_whose_state_is_lost_is_not_written_twice(
     spark: SparkSession, world: World, unused: Callable[[], str], tmp_path: Path
 ):
@@ -393,7 +389,6 @@ class _Late:
         self._plans.put_if_absent(number, data)
 
 
-@pytest.mark.proof
 def test_a_replay_into_another_cluster_is_another_replay(
     spark: SparkSession, world: World, unused: Callable[[], str], tmp_path: Path
 ):
@@ -417,7 +412,6 @@ def table(spark: SparkSession, world: World) -> Archive:
     return table
 
 
-@pytest.mark.proof
 def test_the_state_of_a_replay_can_live_in_the_iceberg_table_of_the_archive(
     spark: SparkSession, table: Archive, world: World, unused: Callable[[], str]
 ):
@@ -445,7 +439,6 @@ class _Begins:
         return getattr(self._table, name)
 
 
-@pytest.mark.proof
 def test_of_two_plans_that_are_stored_at_once_in_an_iceberg_table_the_first_one_stays(
     spark: SparkSession, world: World
 ):
@@ -493,7 +486,6 @@ def test_a_range_of_time_is_chosen_by_the_records_own_times(
     }
 
 
-@pytest.mark.proof
 def test_a_range_of_offsets_is_chosen(
     world: World, replay: Callable[[ReplayRequest], ReplayReport], unused: Callable[[], str]
 ):
@@ -502,7 +494,6 @@ def test_a_range_of_offsets_is_chosen(
     assert read(world, request.target) == {0: [], 1: originals()[1][5:300], 2: []}
 
 
-@pytest.mark.proof
 def test_an_iceberg_table_is_as_good(
     spark: SparkSession,
     table: Archive,
@@ -536,7 +527,6 @@ def test_an_unsuitable_target_is_reported_before_any_write(
         check_other_topic(world.archive.state().topic_ids[SOURCE], world.gateway.bootstrap, SOURCE)
 
 
-@pytest.mark.proof
 def test_the_state_of_another_replay_is_refused(
     spark: SparkSession, world: World, unused: Callable[[], str], tmp_path: Path
 ):
