@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
 
 from gateway.admin.client import AdminClient, AdminError
 from gateway.topics.broker_configs import METADATA_ADDRESS
+from ledger.command_line.units import is_loopback
 
 _DESCRIBE_CONFIGS = 32
 _BROKER_RESOURCE = 4
@@ -41,16 +41,9 @@ async def metadata_address(client: AdminClient) -> str:
 
 def _raise_if_elsewhere(address: str, hosts: Iterable[str]) -> None:
     """Refuse a ledger port on the loopback of another machine: here, other ledgers may be there."""
-    if address.startswith("grpc://127.") and not any(map(_is_loopback, hosts)):
+    if address.startswith("grpc://127.") and not any(map(is_loopback, hosts)):
         raise AdminError(
             f"the ledgers are at {address} on the gateway's own machine: run this command there, "
             "or pass --zookeeper with an address that leads to them",
             "LOOPBACK_METADATA_ADDRESS",
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -33,6 +33,12 @@ class Search(NamedTuple):
     text: str = ""
     pattern: re.Pattern[str] | None = None
 
+    def matches(self, name: str) -> bool:
+        """Return whether it finds this name."""
+        if self.pattern is not None:
+            return self.pattern.match(name) is not None
+        return self.text in name.lower()
+
 
 class Rows(NamedTuple, Generic[Row]):
     """Some rows in order, the cursor of the next ones (None at the end), and how many there are."""
@@ -138,7 +144,7 @@ async def _matching(
         if pattern is None:
             places = [place for place, name in step if text in name]
         else:
-            places = [place for place, name in step if pattern.match(name[:_SEARCHED_MAX])]
+            places = [place for place, name in step if search.matches(name[:_SEARCHED_MAX])]
         total += len(places)
         if len(found) < limit:
             behind = [index[place] for place in places if place >= at]

@@ -25,13 +25,12 @@ from gateway.handlers.broker_endpoints import controller_id, endpoints
 from gateway.handlers.many_rows import Rows, with_pauses
 from gateway.handlers.quota_checks import may_change
 from gateway.handlers.rights import (
-    TOPIC_DENIED,
     allows_cluster,
     allows_topic,
     cluster_operations,
     topic_operations,
 )
-from gateway.handlers.topic_replies import OPERATIONS_NOT_REQUESTED, partition_rows
+from gateway.handlers.topic_replies import OPERATIONS_NOT_REQUESTED, hidden_topic, partition_rows
 from gateway.topics import internal_topics
 from gateway.topics.catalog import Topic
 
@@ -170,29 +169,14 @@ def _creation_denied(name: str, request: Request, ctx: Context) -> bool:
     return not (allows_cluster(request, ctx, create) or allows_topic(request, ctx, create, name))
 
 
-def _hidden(name: str | None, topic_id: UUID | None, *, internal: bool = False) -> Reply:
-    """Return the row of a topic that the client may not describe or create.
-
-    It does not show whether the topic exists. A topic that is named by its id has no name there.
-    """
-    return Reply(
-        error_code=TOPIC_DENIED,
-        name=name,
-        topic_id=topic_id,
-        is_internal=internal,
-        partitions=[],
-        topic_authorized_operations=OPERATIONS_NOT_REQUESTED,
-    )
-
-
 def _row_by_name(name: str, request: Request, ctx: Context) -> Reply:
     if not _may_describe(name, request, ctx):
-        return _hidden(name, None)
+        return hidden_topic(name, None)
     topic = ctx.catalog.by_name(name)
     if topic is not None:
         return _found(topic, request, ctx)
     if _creation_denied(name, request, ctx):
-        return _hidden(name, None, internal=is_internal(name))
+        return hidden_topic(name, None, internal=is_internal(name))
     if topic_name_fault(name) is not None:
         return _missing(name, ErrorCode.invalid_topic_exception, request, ctx)
     if name == TRANSACTION_STATE:
@@ -209,7 +193,7 @@ def _row_by_id(topic_id: UUID, request: Request, ctx: Context) -> Reply:
     topic = ctx.catalog.by_id(topic_id)
     if topic is not None and ctx.catalog.by_name(topic.name) is topic:
         if not _may_describe(topic.name, request, ctx):
-            return _hidden(None, topic_id)
+            return hidden_topic(None, topic_id)
         return _found(topic, request, ctx)
     return Reply(
         error_code=ErrorCode.unknown_topic_id,

@@ -15,8 +15,8 @@ from gateway.access import Operation
 from gateway.core.topic_names import is_internal, topic_name_fault
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
-from gateway.handlers.rights import TOPIC_DENIED, allows_topic, topic_operations
-from gateway.handlers.topic_replies import OPERATIONS_NOT_REQUESTED, partition_rows
+from gateway.handlers.rights import allows_topic, topic_operations
+from gateway.handlers.topic_replies import hidden_topic, partition_rows
 
 PARTITIONS_MAX = 2_000  # Kafka: max.request.partition.size.limit
 _SORTED_AT_ONCE = 500
@@ -77,7 +77,7 @@ async def _page(
             continue
         if not allows_topic(request, ctx, Operation.DESCRIBE, name):
             if not all_topics:
-                await rows.add(_hidden(name))
+                await rows.add(hidden_topic(name, None))
             continue
         first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
         topic = ctx.catalog.by_name(name)
@@ -102,18 +102,6 @@ async def _page(
             return _reply(rows, name, end)
         room -= max(0, end - first)
     return Reply(topics=rows.result(), next_cursor=None)
-
-
-def _hidden(name: str) -> Reply:
-    """Return the row of a topic that the client may not describe, whether it exists or not."""
-    return Reply(
-        error_code=TOPIC_DENIED,
-        name=name,
-        topic_id=None,
-        is_internal=False,
-        partitions=[],
-        topic_authorized_operations=OPERATIONS_NOT_REQUESTED,
-    )
 
 
 def _reply(rows: Rows, name: str, index: int) -> Reply:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -13,6 +14,7 @@ from gateway.errors import admin_code
 from gateway.handlers.api import Context, Peer, Reply, Request
 from gateway.handlers.broker_endpoints import out_of_reach
 from gateway.handlers.many_rows import Rows, answer_each, with_pauses
+from gateway.handlers.rights import TOPIC_DENIED
 from gateway.topics import errors
 from gateway.topics.catalog import Topic
 from gateway.topics.errors import TopicError
@@ -173,3 +175,18 @@ async def wait_led(topics: Sequence[Topic], request: Request, ctx: Context) -> N
     async for topic in with_pauses(topics, request):
         left_s = max(end_s - ctx.clock.monotonic_s(), 0.0)
         await ctx.cluster.wait_led(topic.topic_id, left_s)
+
+
+def hidden_topic(name: str | None, topic_id: UUID | None, *, internal: bool = False) -> Reply:
+    """Return the row of a topic that the client may not describe or create.
+
+    It does not show whether the topic exists. A topic that is named by its id has no name there.
+    """
+    return Reply(
+        error_code=TOPIC_DENIED,
+        name=name,
+        topic_id=topic_id,
+        is_internal=internal,
+        partitions=[],
+        topic_authorized_operations=OPERATIONS_NOT_REQUESTED,
+    )

@@ -50,23 +50,11 @@ _TEMPLATES: Final = Path(__file__).parent / "templates"
 _HTML: Final = "text/html; charset=utf-8"
 _JSON: Final = "application/json"
 
-_NAME_MAX: Final = 300  # characters of a name in a page that is drawn on the loop
-
 _RESOURCE_MAX: Final = 300
 """Characters of a resource in an event. A form may have 1 MiB, and 10,000 events are kept."""
 
 T = TypeVar("T")
 _Endpoint = Callable[[Request], Awaitable[Response]]
-
-
-def _is_drawn_fast(page: Page, asked: Asked, found: Json) -> bool:
-    """Return whether the loop may draw a page: few rows, and names that are not long.
-
-    A topic has a short name; a group may have one of 32,767 bytes.
-    """
-    groups = found.get("groups_behind", ())
-    short = all(len(each["group"]) <= _NAME_MAX for each in groups)
-    return page.is_small and short and asked.limit <= LIMIT
 
 
 class PageRoutes:
@@ -139,7 +127,8 @@ class PageRoutes:
         def whole(drawn: Rendered) -> Response | Rendered:
             return drawn if drawn.places else response_of(request, drawn.text.encode(), _HTML)
 
-        if _is_drawn_fast(page, asked, found) and self._plots.knows(template):
+        is_small = asked.limit <= LIMIT and page.is_small(found)
+        if is_small and self._plots.knows(template):
             drawn = await self._plots.rendered_in_slices(template, **values)
             if len(drawn.text) <= LOOP_BYTES_MAX:
                 await asyncio.sleep(0)

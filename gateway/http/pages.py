@@ -64,6 +64,10 @@ def on_group(operation: Operation) -> Needs:
     return lambda path: (operation, Resource(ResourceType.GROUP, path["group"]))
 
 
+def _is_large(found: Json) -> bool:
+    return False
+
+
 class Page(NamedTuple):
     """A page that shows something. `view` returns what both forms of it show."""
 
@@ -74,7 +78,8 @@ class Page(NamedTuple):
     view: Callable[[Asked, Site], Awaitable[Json]]
     command: Callable[[Asked], str]  # the command that shows the same
     in_menu: bool = False
-    is_small: bool = False  # up to LIMIT rows are short and few: they are drawn on the loop
+    # Whether up to LIMIT rows of what it shows are short and few: they are drawn on the loop.
+    is_small: Callable[[Json], bool] = _is_large
 
 
 def api_path(page: Page) -> str:

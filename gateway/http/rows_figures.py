@@ -23,7 +23,7 @@ PAGES: Final[tuple[Page, ...]] = (
         view=overview.overview,
         command=_always("gateway cluster health"),
         in_menu=True,
-        is_small=True,
+        is_small=overview.has_short_names,
     ),
     Page(
         path="/topics",
@@ -33,7 +33,7 @@ PAGES: Final[tuple[Page, ...]] = (
         view=topics.topics,
         command=topics.command,
         in_menu=True,
-        is_small=True,
+        is_small=topics.has_short_names,
     ),
     Page(
         path="/topics/{topic}",

@@ -10,11 +10,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gateway.config import PLAINTEXT, GatewayConfig, Listener
-from gateway.log import logger
 from gateway.security.exposed_listeners import exposed, exposed_places
+from ledger.adapters.system import hourly
 from ledger.command_line.settings import Settings
 
-WARNING_S: Final = 3_600.0
+_EXPOSED: Final = (
+    "other machines can reach listeners without TLS and authentication (--allow-insecure)"
+)
 _SECURE: Final = "SASL_SSL, or SSL with --ssl-client-auth required"
 
 
@@ -44,11 +46,5 @@ def faults_of_exposure(settings: Settings, listeners: Sequence[Listener]) -> Ite
 
 def warn_each_hour(config: GatewayConfig, loop: asyncio.AbstractEventLoop) -> None:
     """Log the exposed listeners now, and each hour from now on."""
-    places = exposed_places(config, config.all_listeners)
-    if not places:
-        return
-    logger().warning(
-        "other machines can reach listeners without TLS and authentication (--allow-insecure)",
-        listeners=", ".join(places),
-    )
-    loop.call_later(WARNING_S, warn_each_hour, config, loop)
+    if places := exposed_places(config, config.all_listeners):
+        hourly.warn_each_hour(loop, _EXPOSED, {"listeners": ", ".join(places)})

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gateway.process.server_settings import is_secure
 from ledger.command_line.secret_files import OTHERS_READ, others_read
+from ledger.command_line.units import is_loopback
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ def _password_faults(settings: Settings) -> Iterator[str]:
 
 
 def _beyond_faults(settings: Settings) -> Iterator[str]:
-    if settings["http-port"] is None or _is_loopback(settings["http-host"]):
+    if settings["http-port"] is None or is_loopback(settings["http-host"]):
         return
     place = settings.place("http-host")
     if is_secure(settings):  # makes all of them
@@ -67,10 +67,3 @@ def _beyond_faults(settings: Settings) -> Iterator[str]:
         yield f"{place}: {_BEYOND}, so pass {' and '.join(missing)}, or --allow-insecure"
     elif settings["http-write"] and not settings["http-password-file"]:
         yield f"{place}: {_BEYOND}, so --http-write needs --http-password-file as well"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -264,3 +264,13 @@ def show_time(value_s: float) -> str:
         for unit, scale in reversed(_TIMES.items())
         if unit == "ms" or (value_s >= scale and value_s % scale == 0)
     )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches the address."""
+    from ipaddress import ip_address  # few commands need it
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -13,9 +13,9 @@ from ledger.adapters.posix.uring import why_unavailable
 from ledger.bookie.directory import VERSION, check_directory
 from ledger.command_line.secret_files import SecretFault, read_private, read_public
 from ledger.command_line.settings import Settings
+from ledger.command_line.units import is_loopback
 from ledger.command_line.zookeeper_settings import zookeeper_faults
 from ledger.errors import ForeignDirectory
-from ledger.node.exposure import is_loopback
 
 _STAMP_BYTES_MAX: Final = 4096
 _ANY_ADDRESS: Final = ("0.0.0.0", "::", "")

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from typing import Final
 
 from ledger.adapters.system.hourly import warn_each_hour
+from ledger.command_line.units import is_loopback
 from ledger.node.config import NodeConfig
 
 _EXPOSED: Final = "other machines can reach this bookie without TLS (--allow-insecure)"
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches the address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def warn_if_exposed(config: NodeConfig, loop: asyncio.AbstractEventLoop) -> None:

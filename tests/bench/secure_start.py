@@ -14,16 +14,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.bench.start import Spent, environment
+from tests.bench.start import Spent, start_gateway
 from tests.house import ROOT
 from tests.peers import install
 
@@ -34,18 +31,7 @@ before."""
 
 def start(python: str, tree: Path, data: Path, *words: str) -> Spent:
     """Start a gateway, and return what it took until it served."""
-    argv = [python, "-m", "gateway", "dev", "--port", "0", "--no-http-port", "--data", str(data)]
-    begun_s = time.perf_counter()
-    with subprocess.Popen(
-        [*argv, *words], cwd=tree, env=environment(), stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith(b"gateway started")
-        clock_s = time.perf_counter() - begun_s
-        tasks = Path(f"/proc/{process.pid}/task").glob("*/schedstat")
-        cpu_ns = sum(int(task.read_text().split()[0]) for task in tasks)
-        process.send_signal(signal.SIGTERM)
-    return Spent(cpu_ns / 1e9, clock_s)
+    return start_gateway(python, tree, "--no-http-port", "--data", str(data), *words)
 
 
 def one_round(python: str, before: Path | None, turn: int) -> dict[str, Spent]:

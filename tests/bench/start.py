@@ -63,21 +63,21 @@ def run_once(argv: Sequence[str], tree: Path) -> Spent:
 def start_dev(python: str, tree: Path) -> Spent:
     """Start an embedded gateway; return what it took until it served."""
     with tempfile.TemporaryDirectory() as data:
-        argv = [python, "-m", "gateway", "dev", "--port", "0", "--ledger-port", "0"]
-        begun_s = time.perf_counter()
-        with subprocess.Popen(
-            [*argv, "--data", f"{data}/data"],
-            cwd=tree,
-            env=environment(),
-            stdout=subprocess.PIPE,
-        ) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline().startswith(b"gateway started")
-            clock_s = time.perf_counter() - begun_s
-            tasks = Path(f"/proc/{process.pid}/task").glob("*/schedstat")
-            cpu_ns = sum(int(task.read_text().split()[0]) for task in tasks)
-            process.send_signal(signal.SIGTERM)
-        return Spent(cpu_ns / 1e9, clock_s)
+        return start_gateway(python, tree, "--ledger-port", "0", "--data", f"{data}/data")
+
+
+def start_gateway(python: str, tree: Path, *words: str) -> Spent:
+    """Start a gateway with these words, and return what it took until it served."""
+    argv = [python, "-m", "gateway", "dev", "--port", "0", *words]
+    begun_s = time.perf_counter()
+    with subprocess.Popen(argv, cwd=tree, env=environment(), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"gateway started")
+        clock_s = time.perf_counter() - begun_s
+        tasks = Path(f"/proc/{process.pid}/task").glob("*/schedstat")
+        cpu_ns = sum(int(task.read_text().split()[0]) for task in tasks)
+        process.send_signal(signal.SIGTERM)
+    return Spent(cpu_ns / 1e9, clock_s)
 
 
 def measure(python: str, trees: Sequence[Path], rounds: int) -> dict[tuple[Path, str], Spent]:

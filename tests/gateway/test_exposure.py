@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gateway.config import GatewayConfig, HttpConfig, Listener
 from gateway.process.exposure import warn_each_hour
-from gateway.security.exposed_listeners import is_loopback
+from ledger.command_line.units import is_loopback
 
 P = Path("/passwords")
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 
 
 async def turns_during(work: Awaitable[T]) -> tuple[T, int]:
@@ -33,25 +34,7 @@ async def turns_during(work: Awaitable[T]) -> tuple[T, int]:
 
 async def longest_turn_s_during(work: Awaitable[T]) -> tuple[T, float]:
     """Return the result of `work`, and the most processor time before another task ran."""
-    longest_s, begun_s = 0.0, time.thread_time()
-
-    def look() -> None:
-        nonlocal longest_s, begun_s
-        now_s = time.thread_time()
-        longest_s, begun_s = max(longest_s, now_s - begun_s), now_s
-
-    async def watch() -> None:
-        while True:
-            look()
-            await asyncio.sleep(0)
-
-    watching = asyncio.ensure_future(watch())
-    try:
-        result = await work
-        look()
-        return result, longest_s
-    finally:
-        watching.cancel()
+    return await most_between_turns(work, time.thread_time)
 
 
 async def more_tasks_during(work: Awaitable[T]) -> tuple[T, int]:
@@ -72,9 +55,10 @@ async def more_tasks_during(work: Awaitable[T]) -> tuple[T, int]:
         counting.cancel()
 
 
-async def most_between_turns(work: Awaitable[T], count: Callable[[], int]) -> tuple[T, int]:
+async def most_between_turns(work: Awaitable[T], count: Callable[[], N]) -> tuple[T, N]:
     """Return the result of `work`, and the most that `count()` rose before another task ran."""
-    before, most = count(), 0
+    before = count()
+    most = before - before
 
     def look() -> None:
         nonlocal before, most

@@ -49,12 +49,7 @@ def search_of(text: str) -> Search | None:
 def matcher(text: str) -> Matches | None:
     """Return `search_of` as a test of one name."""
     search = search_of(text)
-    if search is None:
-        return None
-    pattern, lower = search.pattern, search.text
-    if pattern is not None:
-        return lambda name: pattern.match(name) is not None
-    return lambda name: lower in name.lower()
+    return None if search is None else search.matches
 
 
 async def page_of(table: Table[Row], asked: Asked, order: str) -> Rows[Row]:

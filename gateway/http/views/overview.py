@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _BUSIEST: Final = 5
 _BEHIND: Final = 5
+_SHORT_MAX: Final = 300  # characters of a name that is drawn on the loop
 
 
 async def overview(asked: Asked, site: Site) -> Json:
@@ -47,6 +48,11 @@ async def overview(asked: Asked, site: Site) -> Json:
         "groups_behind": [group_row(each) for each in behind.rows if each.lag],
         "silent_gateways": silent_rows(mirror),
     }
+
+
+def has_short_names(found: Json) -> bool:
+    """Return whether all names are short: topics have short ones, groups up to 32,767 bytes."""
+    return all(len(each["group"]) <= _SHORT_MAX for each in found["groups_behind"])
 
 
 def sentence(checks: Sequence[Check]) -> str:

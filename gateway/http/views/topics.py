@@ -53,6 +53,11 @@ def state_of(row: TopicFigures) -> str:
     return "ok" if row.known_partitions >= row.partitions else "unknown"
 
 
+def has_short_names(found: Json) -> bool:
+    """Return True: the name of a topic has at most 249 characters."""
+    return True
+
+
 def command(asked: Asked) -> str:
     """Return the command that lists the same topics."""
     words = ["gateway", "topic", "list", "--internal"]
