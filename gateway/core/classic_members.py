@@ -78,7 +78,7 @@ class ClassicDeadlines:
         self._syncs.clear(member_id)
 
     def extend(self, member_id: str, at_ms: int) -> None:
-        """Begin the deadlines that the member has anew."""
+        """Restart the deadlines of the member."""
         for deadlines in (self._joins, self._syncs):
             if member_id in deadlines:
                 deadlines.set(member_id, at_ms)

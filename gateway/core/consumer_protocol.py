@@ -99,7 +99,7 @@ class _Reader:
         return found
 
     def count(self, least_bytes: int) -> int:
-        """Return the length of an array whose elements have at least so many bytes."""
+        """Return the length of an array whose elements have at least this number of bytes."""
         count = self.number(_INT)
         if not 0 <= count * least_bytes <= len(self._data) - self._at:
             raise MalformedProtocol(f"{count} elements")

@@ -107,7 +107,7 @@ class ConsumerGroups:
         )
         # Returns the times of a group. Replaced once the configs of groups are known.
         self.timing_of: Callable[[str], ConsumerTiming] = lambda _: ConsumerTiming()
-        # Returns whether the members of a client host may take so much more memory.
+        # Returns whether the members of a client host may take this amount of memory in addition.
         self.admits: Callable[[str, Mapping[str, int]], bool] = lambda _, __: True
 
     def now(self, group_id: str) -> Now:

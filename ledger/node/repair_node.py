@@ -121,7 +121,7 @@ class RepairNode:
 
     @property
     def warning(self) -> str:
-        """What to log each hour, or nothing."""
+        """The warning to log each hour, or nothing."""
         return self._security.warning
 
     @property
