@@ -183,7 +183,7 @@ def _password(reference: str | None, output: Output) -> str:
 
 
 def _read_password(reference: str | None, output: Output) -> str:
-    from gateway.security.secret_values import SecretFault, is_reference, resolve_line
+    from ledger.command_line.secret_values import SecretFault, is_reference, resolve_line
 
     if reference is None:
         if not sys.stdin.isatty():

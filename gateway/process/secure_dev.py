@@ -39,9 +39,9 @@ from gateway.core.scram_exchange import salted_password
 from gateway.process.embedded_identity import METADATA
 from gateway.process.run import ConfigFault
 from gateway.process.server_settings import PROTOCOLS, SECURE
-from gateway.security.secret_values import SecretFault, read_private, read_public, resolve_line
 from gateway.settings.scram_users import ScramUsers
 from ledger.command_line.secret_files import others_read
+from ledger.command_line.secret_values import SecretFault, read_private, read_public, resolve_line
 from ledger.command_line.settings import Settings
 from ledger.command_line.units import is_loopback
 from ledger.ports.metadata import MetadataStore

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from gateway.config import GatewayConfig, Listener, SaslConfig
 from gateway.core.sasl_session import OAUTHBEARER
 from gateway.security.link_security import LinkSecurity, Login
-from gateway.security.secret_values import SecretFault, resolve_line
 from gateway.security.tls_contexts import TlsFault, client_context
 from gateway.server.logins import Bearers, Logins
 from gateway.server.secure_listeners import SecureListeners
 from gateway.settings.scram_decoys import load_decoy_secret
 from gateway.settings.scram_users import ScramUsers
 from ledger.adapters.system.clock import SystemClock
+from ledger.command_line.secret_values import SecretFault, resolve_line
 from ledger.ports.metadata import MetadataStore
 
 Stop = Callable[[], Awaitable[None]]

@@ -31,14 +31,14 @@ _SUITES_1_3: Final = ("TLS_AES_", "TLS_CHACHA20_")
 
 def _secret(value: object) -> str:
     """Parse what a secret is read from. Raises ValueError, without the value."""
-    from gateway.security.secret_values import parse_reference
+    from ledger.command_line.secret_values import parse_reference
 
     return parse_reference(value)
 
 
 def _pem(value: object) -> str:
     """Parse certificates: PEM text, or what it is read from."""
-    from gateway.security.secret_values import is_reference
+    from ledger.command_line.secret_values import is_reference
 
     found = units.text(value)
     if not is_reference(found) and "-----BEGIN CERTIFICATE-----" not in found:

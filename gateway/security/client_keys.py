@@ -14,14 +14,14 @@ from typing import Final
 from gateway.config import TlsConfig
 from gateway.core.sasl_session import OAUTHBEARER, ONLY_IN_TLS, PLAIN, SUPPORTED
 from gateway.security.link_security import LinkSecurity, Login, read_token
-from gateway.security.secret_values import (
+from gateway.security.tls_contexts import TlsFault, client_context
+from ledger.command_line.secret_values import (
     SecretFault,
     is_reference,
     read_private,
     read_public,
     resolve_line,
 )
-from gateway.security.tls_contexts import TlsFault, client_context
 
 _JAAS: Final = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 _TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from gateway.core.sasl_session import OAUTHBEARER, PLAIN, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from gateway.core.scram_exchange import MECHANISMS, ScramClient, ScramFailed
-from gateway.security.secret_values import SecretFault, read_private
 from gateway.wire.client_link import Refused
+from ledger.command_line.secret_values import SecretFault, read_private
 from ledger.tasks import in_thread
 
 HANDSHAKE_VERSION: Final = 1

@@ -13,7 +13,7 @@ from collections.abc import Generator
 from typing import Final
 
 from gateway.config import TlsConfig
-from gateway.security.secret_values import (
+from ledger.command_line.secret_values import (
     SecretFault,
     is_reference,
     read_private,

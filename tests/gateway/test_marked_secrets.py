@@ -29,7 +29,7 @@ from gateway.core.scram_exchange import MECHANISMS, ScramClient, ScramServer
 from gateway.http.rows import PAGES
 from gateway.security.client_keys import link_security
 from gateway.security.link_security import LinkSecurity, Login
-from gateway.security.secret_values import parse_reference, resolve, resolve_line
+from ledger.command_line.secret_values import parse_reference, resolve, resolve_line
 from tests.peers import install
 from tests.peers.processes import Process
 

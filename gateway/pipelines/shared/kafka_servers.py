@@ -109,7 +109,7 @@ def link_security(settings: ClientSettings) -> LinkSecurity | None:
 
 
 def _jaas(login: Login) -> str:
-    from gateway.security.secret_values import is_reference
+    from ledger.command_line.secret_values import is_reference
 
     module = _MODULES.get(login.mechanism)
     if module is None:
@@ -132,7 +132,7 @@ def _jaas(login: Login) -> str:
 def _pem(keys: Mapping[str, str]) -> dict[str, str]:
     """Return the certificates and the private key that the keys name. Raises JobError."""
     from gateway.security.client_keys import ClientFault, tls_of
-    from gateway.security.secret_values import SecretFault
+    from ledger.command_line.secret_values import SecretFault
 
     try:
         return _contents(tls_of(keys))
@@ -141,7 +141,7 @@ def _pem(keys: Mapping[str, str]) -> dict[str, str]:
 
 
 def _contents(tls: TlsConfig) -> dict[str, str]:
-    from gateway.security.secret_values import is_reference, read_private, read_public, resolve
+    from ledger.command_line.secret_values import is_reference, read_private, read_public, resolve
 
     def text(written: str) -> str:
         return resolve(written).decode() if is_reference(written) else written

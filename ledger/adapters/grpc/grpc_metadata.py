@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, NoReturn
+from typing import Final
 
 from google.protobuf.message import DecodeError, Message
 
 from ledger.adapters.grpc.grpc_channel import open_channel
 from ledger.adapters.grpc.grpc_config import GrpcClientConfig
 from ledger.adapters.grpc.grpc_library import aio, keep_running
-from ledger.errors import MetadataUnavailable, NoNode, ReadOnlyStore
-from ledger.ports.metadata import ANY_VERSION, Node, Op, Unwatch
+from ledger.adapters.links.refused_changes import RefusedChanges
+from ledger.errors import MetadataUnavailable, NoNode
+from ledger.ports.metadata import Node, Unwatch
 from ledger.tasks import start_once, start_restarting
 from ledger.wire import metadata_pb2 as pb
 
@@ -30,12 +31,12 @@ _BROKEN: Final = (aio.AioRpcError, aio.UsageError, asyncio.InvalidStateError, De
 _Watching = aio.StreamStreamCall[bytes, bytes]
 
 
-class GrpcMetadata:
+class GrpcMetadata(RefusedChanges):
     """A read-only `MetadataStore`. Connects at the first call. The caller closes it."""
 
     def __init__(self, host: str, port: int) -> None:
         keep_running()
-        self._place = f"{host}:{port}"
+        self._place = self._refusing = f"{host}:{port}"
         config = GrpcClientConfig(connect_timeout_s=_RECONNECT_S)
         self._channel = open_channel(host, port, config, None)
         # Callbacks by path, in the order in which they were set.
@@ -121,31 +122,6 @@ class GrpcMetadata:
     def _unavailable(self, error: Exception) -> MetadataUnavailable:
         said = error.details() if isinstance(error, aio.AioRpcError) else str(error)
         return MetadataUnavailable(f"{self._place}: {said}")
-
-    # The changes of the port; each is refused.
-
-    async def set(self, path: str, data: bytes, version: int) -> int:
-        self._refuse(path)
-
-    async def create(
-        self,
-        path: str,
-        data: bytes = b"",
-        *,
-        ephemeral: bool = False,
-        sequential: bool = False,
-        parents: bool = False,
-    ) -> str:
-        self._refuse(path)
-
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        self._refuse(path)
-
-    async def multi(self, ops: Sequence[Op]) -> None:
-        self._refuse(ops[0].path if ops else "/")
-
-    def _refuse(self, path: str) -> NoReturn:
-        raise ReadOnlyStore(f"{self._place} shows {path} for reading only")
 
     # The watches of the port.
 

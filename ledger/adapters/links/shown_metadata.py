@@ -7,13 +7,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
 
-from ledger.errors import NoNode, ReadOnlyStore
-from ledger.ports.metadata import ANY_VERSION, MetadataStore, Node, Op, Unwatch
+from ledger.adapters.links.refused_changes import RefusedChanges
+from ledger.errors import NoNode
+from ledger.ports.metadata import MetadataStore, Node, Unwatch
 
 
-class ShownMetadata:
+class ShownMetadata(RefusedChanges):
     """A read-only `MetadataStore` over another one, which stays open after `close`."""
 
     def __init__(
@@ -74,31 +74,6 @@ class ShownMetadata:
 
     async def close(self) -> None:
         """Do nothing: the store is closed by its owner."""
-
-    # The changes of the port; each is refused.
-
-    async def set(self, path: str, data: bytes, version: int) -> int:
-        self._refuse(path)
-
-    async def create(
-        self,
-        path: str,
-        data: bytes = b"",
-        *,
-        ephemeral: bool = False,
-        sequential: bool = False,
-        parents: bool = False,
-    ) -> str:
-        self._refuse(path)
-
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        self._refuse(path)
-
-    async def multi(self, ops: Sequence[Op]) -> None:
-        self._refuse(ops[0].path if ops else "/")
-
-    def _refuse(self, path: str) -> NoReturn:
-        raise ReadOnlyStore(f"{path} is shown for reading only")
 
 
 def _prefix(path: str) -> str:
