@@ -8,6 +8,7 @@ DEV := .venv-dev
 SPARK := .venv-spark
 NEWEST := .venv-spark-newest
 INSTALL := compose/install.sh
+RULES := tests/test_house.py tests/test_spelling.py
 # Compile the packages and tests once, not again in each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -51,7 +52,7 @@ check-rules: $(DEV)/.ready
 	$(DEV)/bin/ruff check .
 	$(DEV)/bin/ruff format --check .
 	$(DEV)/bin/lint-imports
-	$(DEV)/bin/python -m pytest -q -n 0 tests/test_house.py tests/test_spelling.py
+	$(DEV)/bin/python -m pytest -q -n 0 $(RULES)
 
 # Compile the tests once. On a fresh machine each of the processes of `make test` would do it for itself.
 compiled: $(DEV)/.ready
@@ -60,8 +61,9 @@ compiled: $(DEV)/.ready
 test-fast: $(DEV)/.ready ## every test that needs no server: about five minutes on two cores
 	$(DEV)/bin/python -m pytest -q -m "$(FAST)" -n 2 --dist worksteal
 
-test: $(RUN)/.ready $(DEV)/.ready ## every test of a commit; installs what it needs
-	$(DEV)/bin/python -m pytest -q -m "not proof and not alone" -n 3 --dist loadfile
+# The rules are those of `make check`.
+test: $(RUN)/.ready $(DEV)/.ready ## every test of a commit but the rules of `check`; installs what it needs
+	$(DEV)/bin/python -m pytest -q -m "not proof and not alone" -n 3 --dist loadfile $(RULES:%=--ignore=%)
 	$(DEV)/bin/python -m pytest -q -m "not proof and alone" -n 2 --dist loadfile tests/cluster
 
 peers: $(RUN)/.ready $(DEV)/.ready ## install what the tests of a commit speak to: Java, kcat, Kafka's jars and others

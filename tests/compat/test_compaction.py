@@ -29,7 +29,7 @@ from tests.peers import java_tools
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.proof]
 
 OPTIONS = ["--metrics-port", "0"]
 CONFIGS = {
@@ -184,7 +184,6 @@ def read_by_java(gateway, topic="t"):
     return {key: value for key, value in found.items() if value != b"NULL"}
 
 
-@pytest.mark.proof
 def test_small_clean_segments_are_merged_and_clients_notice_nothing(tmp_path: Path):
     """Most keys are written again and again, so each round leaves small segments."""
     with Gateway(tmp_path, OPTIONS) as gateway:
@@ -204,7 +203,6 @@ def test_small_clean_segments_are_merged_and_clients_notice_nothing(tmp_path: Pa
         assert read_by_java(gateway) == values
 
 
-@pytest.mark.proof
 def test_transactions_of_a_compacted_topic_are_read_whole_or_not_at_all(tmp_path: Path):
     with Gateway(tmp_path, OPTIONS) as gateway:
         prepared(gateway)
@@ -222,7 +220,6 @@ def test_transactions_of_a_compacted_topic_are_read_whole_or_not_at_all(tmp_path
         assert read(gateway)[0] == writer.expected()
 
 
-@pytest.mark.proof
 def test_readers_that_begin_while_the_log_is_cleaned_restore_every_key(tmp_path: Path):
     with Gateway(tmp_path, OPTIONS) as gateway:
         prepared(gateway, **{"cleanup.policy": "compact,delete"})
@@ -266,7 +263,6 @@ def children(gateway):
     ]
 
 
-@pytest.mark.proof
 def test_a_killed_cleaner_is_started_again_and_the_topic_gets_clean(tmp_path: Path):
     with Gateway(tmp_path, OPTIONS) as gateway:
         prepared(gateway)

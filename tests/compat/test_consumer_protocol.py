@@ -115,6 +115,7 @@ def test_consumers_of_librdkafka_share_partitions_and_give_them_back(address):
     assert (code, listed["g"]) == (0, ("Empty", "consumer"))
 
 
+@pytest.mark.proof
 def test_a_static_consumer_of_librdkafka_comes_back_to_its_partitions(address):
     filled(address, "static")
     one = Member(address, "s", "static", **{"group.instance.id": "one"})

@@ -126,7 +126,7 @@ def test_the_console_consumer_reads_what_others_compress(
     assert read.splitlines() == expected[7:]
 
 
-@pytest.mark.parametrize("wanted", first_at_commit(["uncompressed", *CODECS[1:]], 2))
+@pytest.mark.parametrize("wanted", first_at_commit(["uncompressed", *CODECS[1:]], 1))
 def test_the_console_consumer_reads_what_the_broker_compresses_again(
     broker: Broker, loader: Aiokafka, unused: Unused, wanted: str
 ):
@@ -184,6 +184,7 @@ def test_the_group_tool_lists_describes_resets_and_deletes_a_group(
     assert group not in run(java_tools.GROUPS, *at(broker), "--list").split()
 
 
+@pytest.mark.proof
 def test_two_java_consumers_share_and_take_over(
     broker: Broker, loader: Aiokafka, unused: Unused, tmp_path: Path
 ):
@@ -287,6 +288,7 @@ def test_the_offset_tool_answers_as_on_apache_kafka(
         assert sorted(ours) == sorted(theirs), time
 
 
+@pytest.mark.proof
 def test_records_are_deleted(broker: Broker, loader: Aiokafka, unused: Unused, tmp_path: Path):
     topic = unused()
     loader.create_topic(topic)

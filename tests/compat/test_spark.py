@@ -142,6 +142,7 @@ def test_headers_are_a_column_only_when_asked_for(
     assert source(spark, broker, topic).columns == [*columns, "headers"]
 
 
+@pytest.mark.proof
 def test_the_time_of_appending_is_told_from_that_of_creation(
     spark: SparkSession, broker: Broker, loader: Aiokafka, known: Known, unused: Unused
 ):
@@ -156,6 +157,7 @@ def test_the_time_of_appending_is_told_from_that_of_creation(
     assert old.count() == 0
 
 
+@pytest.mark.proof
 def test_a_pattern_finds_topics(spark: SparkSession, broker: Broker, loader: Aiokafka):
     for name in ("pattern-a", "pattern-b", "other-pattern"):
         loader.create_topic(name, PARTITIONS)

@@ -39,7 +39,7 @@ from tests.peers.processes import Process, wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore"), pytest.mark.proof]
 
 LONG = [pytest.mark.proof, pytest.mark.timeout(1_800)]
 START_S_MAX = 240  # another Spark starts, beside whatever else runs on two cores

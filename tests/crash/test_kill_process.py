@@ -80,7 +80,7 @@ def settled(members: list[Member]) -> bool:
 ONE, URING, THREE = ("--io", "off"), ("--io", "uring"), ("--bookies", "3")
 RUNS = [
     pytest.param(URING, KILLS, id="one-bookie-io-uring"),
-    pytest.param(THREE, KILLS, id="three-bookies"),
+    pytest.param(THREE, KILLS, marks=pytest.mark.proof, id="three-bookies"),
     pytest.param(ONE, KILLS_OF_PROOF, marks=pytest.mark.proof, id="one-bookie-proof"),
     pytest.param(URING, KILLS_OF_PROOF, marks=pytest.mark.proof, id="one-bookie-io-uring-proof"),
 ]

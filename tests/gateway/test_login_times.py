@@ -9,6 +9,7 @@ by the test of Mann and Whitney. A difference counts if three runs of their own 
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import random
 import sys
@@ -45,11 +46,13 @@ def calls_of(function, *arguments):
         elif event == "c_call":
             found.append(argument.__qualname__)
 
+    gc.disable()  # what a collection calls is of other tests
     sys.setprofile(note)
     try:
         function(*arguments)
     finally:
         sys.setprofile(None)
+        gc.enable()
     return [each for each in found if each != "divmod"]
 
 

@@ -138,7 +138,7 @@ async def test_a_coordinator_that_loads_again_writes_nothing_of_the_one_before(m
         assert decode_value("pay", record[1]).partitions == {("t", 0), ("t", 1)}
 
 
-@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("commit", first_at_commit([True, False], 1))
 async def test_a_transaction_of_many_partitions_ends(commit):
     async with transacting() as cluster:
         producer = await long_transaction(cluster)
@@ -151,6 +151,7 @@ async def test_a_transaction_of_many_partitions_ends(commit):
         assert await cluster.state() == ("CompleteCommit" if commit else "CompleteAbort")
 
 
+@pytest.mark.proof
 async def test_a_short_record_waits_for_none_of_many_long_ones(monkeypatch):
     async with transacting() as cluster:
         await cluster.create("wide", LONG, {})

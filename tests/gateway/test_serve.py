@@ -190,6 +190,7 @@ def test_a_duration_out_of_range_ends_with_78_and_is_named_as_typed(words, line)
     assert err.count("\n") == 1
 
 
+@pytest.mark.proof
 def test_workers_without_zookeeper_end_as_one_gateway_would():
     nobody = f"127.0.0.1:{free_port()}"
     words = ("--zookeeper", nobody, "--session-ms", "400", "--workers", "2", "--port", "0")

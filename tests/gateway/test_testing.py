@@ -293,6 +293,7 @@ def test_the_programs_of_the_page_run_as_written(tmp_path):
     assert "1 passed" in pytest_in(tmp_path, of_the_page("python pytest"), "-n", "0")
 
 
+@pytest.mark.proof
 def test_each_worker_has_a_gateway_and_each_test_topics_of_its_own(tmp_path):
     said = pytest_in(tmp_path, OF_AN_APPLICATION, "-n", "2")
     used = [line.split()[1:] for line in said.splitlines() if line.startswith("USED ")]

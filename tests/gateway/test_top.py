@@ -402,6 +402,7 @@ def test_sigterm_ends_the_live_view_also_while_no_server_answers(gateway, termin
     check_left(terminal)
 
 
+@pytest.mark.proof
 def test_a_server_that_goes_away_is_a_line_and_the_view_goes_on_until_ctrl_c(gateway, terminal):
     with started(gateway, terminal) as process:
         terminal.wait_for(lambda screen: "readers" in screen)

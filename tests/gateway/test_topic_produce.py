@@ -286,6 +286,7 @@ def test_a_compacted_topic_takes_no_record_without_a_key(broker):
 # Servers that refuse
 
 
+@pytest.mark.proof
 def test_a_topic_that_does_not_exist_is_reported_within_seconds(broker):
     code, out, errors = produce(broker, "nowhere", data=b"a\n")
     fix = "create it with gateway topic create nowhere"

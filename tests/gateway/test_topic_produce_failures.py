@@ -208,6 +208,7 @@ def test_only_a_definite_error_is_a_refusal(error, kind, text, unknown):
     assert text in str(found)
 
 
+@pytest.mark.proof
 def test_a_topic_that_was_deleted_meanwhile_is_named(gateway):
     topic, pipe = created(gateway), Input()
     words = (gateway, topic, "--timeout", "1s")

@@ -358,6 +358,7 @@ def test_the_faults_of_settings_are_json_when_json_was_asked_for():
     assert faults[1]["error"].startswith("--session 10: 10 has no unit")
 
 
+@pytest.mark.proof
 def test_no_zookeeper_is_json_when_json_was_asked_for():
     words = ("--once", "--zookeeper", "127.0.0.1:1", "--session", "200ms")
     code, (line,), _ = bookie("audit", "-o", "json", *words)

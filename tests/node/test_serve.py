@@ -471,6 +471,7 @@ def test_another_name_over_the_same_directory_is_refused(bookie):
 # -- ZooKeeper comes and goes ----------------------------------------------------------------------
 
 
+@pytest.mark.proof
 def test_without_zookeeper_it_waits_says_so_and_gives_up(tmp_path):
     nobody, wait = f"127.0.0.1:{free_port()}", ("--zookeeper-wait", "2500ms")
     bookie = BookieProcess(tmp_path / "bookie", nobody, wait, session="1s")  # a try lasts as long
@@ -485,6 +486,7 @@ def test_without_zookeeper_it_waits_says_so_and_gives_up(tmp_path):
     assert "Traceback" not in bookie.output()
 
 
+@pytest.mark.proof
 def test_a_signal_ends_it_while_it_waits(tmp_path):
     bookie = BookieProcess(tmp_path / "bookie", f"127.0.0.1:{free_port()}")
     with ended_with(bookie):
@@ -529,6 +531,7 @@ async def test_while_zookeeper_is_away_it_serves_and_afterwards_it_is_registered
         await cluster.until(listed, "the bookie's new node")
 
 
+@pytest.mark.proof
 def test_it_stops_in_seconds_though_zookeeper_is_away(tmp_path):
     with ZooKeeper(tmp_path / "zookeeper") as zookeeper:
         bookie = BookieProcess(tmp_path / "bookie", zookeeper.servers)

@@ -43,6 +43,7 @@ from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
 from tests.pipelines.archive_rig import START, Between, Broker, Rig, records
 from tests.pipelines.test_archive_parquet import at_once, judged
+from tests.sim.seeds import first_at_commit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,6 +80,7 @@ def test_a_run_archives_all_records_and_the_next_run_the_new_ones(broker: Broker
     assert judged(rig.path) == records(OffsetRange(topic, 0, 0, 61), first[1])
 
 
+@pytest.mark.proof
 def test_rounds_are_bounded_and_later_records_are_left_for_the_next_run(broker: Broker, rig: Rig):
     topic = broker.create("rounds", 2)
     ranges = OffsetRange(topic, 0, 0, 30), OffsetRange(topic, 1, 0, 10)
@@ -111,6 +113,7 @@ def test_a_pattern_finds_topics_and_partitions_created_later(broker: Broker, rig
     assert judged(rig.path) == records(first, later[0], OffsetRange(other, 0, 3, 5))
 
 
+@pytest.mark.proof
 def test_a_first_run_may_begin_at_a_time_and_a_later_one_continues(broker: Broker, rig: Rig):
     topic = broker.create("times", 2)
     broker.produce(OffsetRange(topic, 0, 0, 9), OffsetRange(topic, 1, 0, 3))
@@ -160,7 +163,7 @@ def test_following_survives_an_absent_gateway_and_compacts(broker: Broker, rig: 
     assert judged(rig.path) == records(OffsetRange(topic, 0, 0, 15))
 
 
-@pytest.mark.parametrize("step", ["staged", "checked", "committed"])
+@pytest.mark.parametrize("step", first_at_commit(["checked", "staged", "committed"], 1))
 def test_a_store_that_does_not_answer_for_a_moment_ends_no_job(broker: Broker, rig: Rig, step: str):
     topic = broker.create(f"store-away-{step}")
     broker.produce(OffsetRange(topic, 0, 0, 5))
@@ -279,6 +282,7 @@ def test_the_lives_of_a_topic_are_kept_apart(broker: Broker, rig: Rig):
     assert json.loads(told.stdout)["written"] == 12
 
 
+@pytest.mark.proof
 def test_a_bad_topic_does_not_stop_the_others(broker: Broker, rig: Rig):
     names = [broker.create(f"apart-{each}") for each in ("anew", "gone", "lost", "well")]
     first = [OffsetRange(name, 0, 0, 10) for name in names]
@@ -300,6 +304,7 @@ def test_a_bad_topic_does_not_stop_the_others(broker: Broker, rig: Rig):
     assert judged(rig.path) == records(*first[:3], OffsetRange("apart-well", 0, 0, 20))
 
 
+@pytest.mark.proof
 def test_a_topic_whose_round_fails_is_found_among_the_others(broker: Broker, rig: Rig):
     names = [broker.create(f"fails-{each}") for each in ("a", "b", "c")]
     ranges = [OffsetRange(name, 0, 0, 5) for name in names]
@@ -325,6 +330,7 @@ def test_a_topic_whose_round_fails_is_found_among_the_others(broker: Broker, rig
     assert judged(rig.path) == records(ranges[0], ranges[2])
 
 
+@pytest.mark.proof
 def test_a_topic_that_recovers_is_no_longer_set_aside(broker: Broker, rig: Rig):
     well, late = broker.create("well"), "late"
     watcher = Between()

@@ -22,7 +22,7 @@ from tests.pipelines.archive_contract import commit, frame, rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.proof]
 DOCUMENT = "docs/formats/archive.md"
 TABLE = "data/lake/archives/flights"
 RANGES = OffsetRange("flights", 0, 0, 12), OffsetRange("flights", 1, 3, 5)

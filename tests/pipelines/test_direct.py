@@ -63,6 +63,7 @@ def test_rows_are_those_of_the_kafka_source(rig: Rig, known: str) -> None:
     assert differences(direct, rig.kafka(known)) == 0
 
 
+@pytest.mark.proof
 def test_one_partition_is_read_by_several_tasks(rig: Rig, known: str) -> None:
     frame = rig.direct(assign=json.dumps({known: [0]}), sliceBytes=300_000)
     assert frame.rdd.getNumPartitions() >= 3
@@ -108,6 +109,7 @@ def test_a_range_is_the_kafka_sources(rig: Rig, known: str, options: dict[str, A
     assert kafka.count() > 0
 
 
+@pytest.mark.proof
 def test_a_time_after_the_last_record_is_an_error_or_the_end(rig: Rig, known: str) -> None:
     after = START_MS + 10**9
     with pytest.raises(Exception, match="has no record that new"):

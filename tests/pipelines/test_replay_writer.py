@@ -143,9 +143,10 @@ def test_the_next_writer_continues_where_the_last_one_died(
     for after in (1, 700, 1_900):
         with pytest.raises(Stopped):
             writer(plan, gateway).write(stopping(records(), after))
+    there = len(read(gateway, plan.target))
     last = writer(plan, gateway)
     last.write(records(last.find_next_record()))
-    assert last.started_at is not None and last.started_at >= 1_500
+    assert last.started_at is not None and last.started_at >= there > 0
     assert read(gateway, plan.target) == expected()
 
 

@@ -22,6 +22,7 @@ from tests.command_output import check_output
 from tests.peers import install
 from tests.peers.bookie import BookieProcess
 from tests.peers.processes import Process, wait_until
+from tests.sim.seeds import first_at_commit
 
 LEDGERS = 6
 ENTRIES = 40
@@ -197,6 +198,7 @@ def test_bookies_with_audit_repair_the_loss_of_each_other_and_of_the_auditor(zoo
         cluster.stop()
 
 
+@pytest.mark.proof
 def test_audit_once_ends_with_0_when_all_is_whole_and_with_1_when_something_is_left(cluster):
     ledgers = asyncio.run(write(cluster.zookeeper))
     cluster.lose(cluster.bookies[0])
@@ -277,7 +279,9 @@ def test_on_a_terminal_the_ledgers_id_may_be_typed_instead_of_yes(typed, code):
     assert command.returncode == code  # 69: it went on to look for ZooKeeper
 
 
-@pytest.mark.parametrize("words", [("ledger", "list"), ("bookie", "list", "-o", "json")])
+@pytest.mark.parametrize(
+    "words", first_at_commit([("ledger", "list"), ("bookie", "list", "-o", "json")], 1)
+)
 def test_without_zookeeper_the_exit_code_is_69_and_one_line_says_so(words):
     argv = [install.gateway_python(), "-m", "gateway", *words, "-z", "127.0.0.1:1"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)

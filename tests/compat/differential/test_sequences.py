@@ -62,6 +62,7 @@ def test_no_sequence_differs_on_equal_servers(name: str, gateways: tuple[Gateway
     assert found.answers > found.sequences
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("gateways", [False], indirect=True)
 def test_a_difference_is_found_and_made_short(gateways: tuple[Gateway, Gateway]) -> None:
     one, other = gateways
