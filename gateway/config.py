@@ -96,6 +96,9 @@ REBALANCE_PROTOCOLS: Final = ("classic", "consumer", "share", "streams")
 MIGRATION_POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled")
 """Whether a group with members may change its protocol. To upgrade: to become a consumer group."""
 
+CONSUMER_ASSIGNORS: Final = ("uniform", "range")
+"""The assignors of the consumer protocol, in the order of Kafka's `group.consumer.assignors`."""
+
 CONSUMER_MEMBERS_CEILING: Final = 10_000
 """The most members of a group of the consumer protocol, whatever `group.consumer.max.size` is."""
 
@@ -122,12 +125,36 @@ class GroupLimits:
     migration_policy: str = "bidirectional"  # Kafka: group.consumer.migration.policy
     consumer_members_max: int = 2**31 - 1  # Kafka: group.consumer.max.size; 10,000 at most act
     consumer_regexes_max: int = 100  # different regular expressions of one group
+    # Kafka: group.consumer.assignors; groups whose members name none use the first
+    consumer_assignors: tuple[str, ...] = CONSUMER_ASSIGNORS
+    consumer_session_timeout_ms: int = 45_000  # Kafka: group.consumer.session.timeout.ms
+    consumer_session_timeout_ms_min: int = 45_000  # for the configs of groups, as is each bound
+    consumer_session_timeout_ms_max: int = 60_000
+    consumer_heartbeat_interval_ms: int = 5_000  # Kafka: group.consumer.heartbeat.interval.ms
+    consumer_heartbeat_interval_ms_min: int = 5_000
+    consumer_heartbeat_interval_ms_max: int = 15_000
+    consumer_assignment_interval_ms: int = 1_000  # Kafka: group.consumer.assignment.interval.ms
+    consumer_assignment_interval_ms_min: int = 0
+    consumer_assignment_interval_ms_max: int = 15_000
 
     def __post_init__(self) -> None:
         assert 0 < self.session_timeout_ms_min <= self.session_timeout_ms_max
         assert self.initial_rebalance_delay_ms >= 0
         assert "classic" in self.rebalance_protocols
         assert self.migration_policy in MIGRATION_POLICIES
+        assert self.consumer_assignors
+        assert set(self.consumer_assignors) <= set(CONSUMER_ASSIGNORS)
+        session_ms, heartbeat_ms = (
+            self.consumer_session_timeout_ms,
+            self.consumer_heartbeat_interval_ms,
+        )
+        assert 0 < self.consumer_session_timeout_ms_min <= session_ms
+        assert session_ms <= self.consumer_session_timeout_ms_max
+        assert 0 < self.consumer_heartbeat_interval_ms_min <= heartbeat_ms < session_ms
+        assert heartbeat_ms <= self.consumer_heartbeat_interval_ms_max
+        assert 0 <= self.consumer_assignment_interval_ms_min
+        assert self.consumer_assignment_interval_ms_min <= self.consumer_assignment_interval_ms
+        assert self.consumer_assignment_interval_ms <= self.consumer_assignment_interval_ms_max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

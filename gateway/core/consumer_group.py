@@ -184,13 +184,18 @@ class ConsumerGroup:
 
     @property
     def assignor(self) -> str:
-        """The assignor that most members prefer. As in Kafka, the order of a map breaks ties."""
+        """The assignor that most members prefer. As in Kafka, the order of a map breaks ties.
+
+        A member that prefers one that is enabled no more, since a restart, counts as one without a
+        preference. Kafka's coordinator fails there.
+        """
         counts: dict[str, int] = {}
+        enabled = self._settings.assignors
         for member in self.members.values():
-            if member.assignor is not None:
+            if member.assignor in enabled:
                 counts[member.assignor] = counts.get(member.assignor, 0) + 1
         order = in_map_order(list(counts))
-        return max(order, key=counts.__getitem__, default=self._settings.default_assignor)
+        return max(order, key=counts.__getitem__, default=enabled[0])
 
     @property
     def deadline_ms(self) -> int | None:

@@ -320,7 +320,7 @@ class ConsumerSettings(NamedTuple):
     members_max: int = 2**31 - 1
     bytes_max: int = 2**63 - 1  # of all members, as `ConsumerMember.size_bytes` counts them
     regexes_max: int = 2**31 - 1  # different regular expressions of all members
-    default_assignor: str = "uniform"
+    assignors: tuple[str, ...] = ("uniform", "range")  # enabled; the first one is the default
     upgrades: bool = True  # a classic group with members may become one of this protocol
     downgrades: bool = True  # a group of classic members alone becomes a classic group
     classic_members_max: int = 10_000  # of a group that becomes a classic one

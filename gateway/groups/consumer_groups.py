@@ -14,13 +14,12 @@ import asyncio
 from asyncio import Future
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from gateway.config import CONSUMER_MEMBERS_CEILING, DOWNGRADING, UPGRADING, GroupLimits
 from gateway.core.classic_members import joined_as, subscription_of
-from gateway.core.consumer_assignors import ASSIGNORS
 from gateway.core.consumer_commits import mismatch_code
 from gateway.core.consumer_group import ConsumerGroup
 from gateway.core.consumer_members import (
@@ -54,6 +53,7 @@ from gateway.groups.stored_membership import NOTE_BYTES_MAX, StoredMembership, e
 from gateway.groups.topic_patterns import pattern_fault, resolve
 from gateway.groups.views import CLASSIC_GROUP, CONSUMER_GROUP, Refused
 from gateway.log import logger
+from gateway.settings.group_timing import standard_timing
 from gateway.wire.steps import result_with_pauses
 from ledger.errors import LedgerError
 from ledger.tasks import start_once
@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     from gateway.groups.loaded_groups import LoadedGroups
     from gateway.topics.catalog import Catalog
     from subscriptions.store import Subscription
-
-DEFAULT_ASSIGNOR: Final = next(iter(ASSIGNORS))
 
 Allows = Callable[[str], bool]
 """Returns whether the client of a request may describe a topic."""
@@ -98,7 +96,7 @@ class ConsumerGroups:
             members_max=min(limits.consumer_members_max, CONSUMER_MEMBERS_CEILING),
             bytes_max=limits.group_bytes_max,
             regexes_max=limits.consumer_regexes_max,
-            default_assignor=DEFAULT_ASSIGNOR,
+            assignors=limits.consumer_assignors,
             regex_fault=pattern_fault,
             upgrades=limits.migration_policy in UPGRADING,
             downgrades=limits.migration_policy in DOWNGRADING,
@@ -106,7 +104,8 @@ class ConsumerGroups:
             classic_bytes_max=min(limits.group_bytes_max, NOTE_BYTES_MAX),
         )
         # Returns the times of a group. Replaced once the configs of groups are known.
-        self.timing_of: Callable[[str], ConsumerTiming] = lambda _: ConsumerTiming()
+        standard = standard_timing(limits)
+        self.timing_of: Callable[[str], ConsumerTiming] = lambda _: standard
         # Returns whether the members of a client host may take this amount of memory in addition.
         self.admits: Callable[[str, Mapping[str, int]], bool] = lambda _, __: True
 

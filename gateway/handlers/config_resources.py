@@ -20,13 +20,13 @@ from gateway.handlers.k32_describe_configs import ResourceType, check_right
 from gateway.handlers.many_rows import Rows
 from gateway.handlers.topic_replies import AdminRefusal, change_each, copies_remark, duplicates
 from gateway.settings.broker_rules import changed_broker_configs, check_broker_configs
+from gateway.settings.group_configs import check_intervals, group_configs
 from gateway.settings.loggers import wanted_level
 from gateway.settings.resource_keys import (
     Overrides,
     UnsuitableConfig,
     changed_configs,
     client_metrics_configs,
-    group_configs,
 )
 from gateway.settings.stored_rows import TableFull
 from gateway.topics.config_changes import ConfigChange, ConfigOperation, apply_changes
@@ -103,10 +103,12 @@ async def _alter_stored(asked: Any, validate_only: bool, ctx: Context, changes: 
         raise AdminRefusal(ErrorCode.invalid_request, _NAMELESS[kind])
     wanted = changes(asked, ctx)
     _check_names_and_values(wanted)
-    checked = group_configs if kind is ResourceType.GROUP else client_metrics_configs
 
     def changed(before: Overrides) -> Overrides:
-        return checked(changed_configs(before, wanted))
+        after = changed_configs(before, wanted)
+        if kind is ResourceType.GROUP:
+            return group_configs(after, ctx.config.groups)
+        return client_metrics_configs(after)
 
     return await _store(asked, changed, validate_only, ctx)
 
@@ -122,6 +124,7 @@ async def _alter_broker(asked: Any, validate_only: bool, ctx: Context, changes: 
     def changed(before: Overrides) -> Overrides:
         after = changed_broker_configs(before, wanted)
         check_broker_configs(after, ctx.altered.effective, per_broker=bool(name))
+        check_intervals(after, {} if name else ctx.altered.own, ctx.config.groups)
         return after
 
     return await _store(asked, changed, validate_only, ctx)

@@ -36,7 +36,8 @@ from gateway.settings.broker_rules import (
     with_altered_defaults,
 )
 from gateway.settings.loggers import ROOT
-from gateway.settings.resource_keys import GROUP_KEYS, METRICS_KEYS, describe_resource
+from gateway.settings.group_configs import describe_group, with_capped_values
+from gateway.settings.resource_keys import METRICS_KEYS, describe_resource
 from gateway.topics.broker_configs import (
     BLOCKED_PARTITIONS,
     CLEANING,
@@ -143,6 +144,7 @@ def _entries(
             greylist = _greylist(ctx)
             static = describe_broker(ctx.config, addresses, ctx.metadata_address, greylist, None)
             configs = describe_altered(static, ctx.altered.own, ctx.altered.default, names)
+            configs = with_capped_values(configs, ctx.config.groups)
             return configs if names is None else [*configs, *_reports(names, ctx)]
         case ResourceType.BROKER_LOGGER:
             if not name:
@@ -162,7 +164,8 @@ def _stored(
     if kind is ResourceType.GROUP:
         if not name:
             raise AdminRefusal(ErrorCode.invalid_request, "Group name must not be empty")
-        return describe_resource(GROUP_KEYS, overrides, ConfigSource.GROUP, names)
+        altered = (ctx.altered.own, ctx.altered.default)
+        return describe_group(overrides, altered, ctx.config.groups, names)
     if not name:
         text = "Client metrics subscription name must not be empty"
         raise AdminRefusal(ErrorCode.invalid_request, text)

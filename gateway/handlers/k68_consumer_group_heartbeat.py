@@ -8,6 +8,7 @@ Source: Kafka, KafkaApis.handleConsumerGroupHeartbeat and GroupCoordinatorServic
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -15,7 +16,6 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from gateway.access import Operation
-from gateway.core.consumer_assignors import ASSIGNORS
 from gateway.core.consumer_members import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -24,6 +24,7 @@ from gateway.core.consumer_members import (
     ConsumerRefused,
     Epochs,
 )
+from gateway.core.java_map import in_map_order
 from gateway.core.shown_text import shown
 from gateway.groups.coordinator import Refused, fresh_member_id
 from gateway.handlers.api import Api, Context, Reply, Request
@@ -52,7 +53,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
         return allows_topic(request, ctx, Operation.DESCRIBE, topic)
 
     try:
-        _check(body, request.version)
+        _check(body, request.version, ctx.groups.limits.consumer_assignors)
         answer = await ctx.groups.consumers.heartbeat(body.group_id, _heartbeat(request), allows)
     except ConsumerRefused as refused:
         return _error(refused.code, shown(refused.text))
@@ -79,8 +80,11 @@ def _assignment(assigned: Epochs) -> Reply:
     )
 
 
-def _check(body: Any, version: int) -> None:
-    """Check a request as Kafka does before it reads the group. Raises ConsumerRefused."""
+def _check(body: Any, version: int, assignors: Collection[str]) -> None:
+    """Check a request as Kafka does before it reads the group. Raises ConsumerRefused.
+
+    `assignors` are the enabled ones. The text lists them in the order of Java's sets.
+    """
     epoch = body.member_epoch
     if version >= _OWN_ID_FROM or epoch > 0 or epoch == LEAVE_EPOCH:
         _refuse_blank(body.member_id, "MemberId can't be empty.")
@@ -94,11 +98,11 @@ def _check(body: Any, version: int) -> None:
             raise _invalid("InstanceId can't be null.")
     elif epoch < STATIC_LEAVE_EPOCH:
         raise _invalid("MemberEpoch is invalid.")
-    if body.server_assignor is not None and body.server_assignor not in ASSIGNORS:
+    if body.server_assignor is not None and body.server_assignor not in assignors:
         raise ConsumerRefused(
             ErrorCode.unsupported_assignor,
             f"ServerAssignor {body.server_assignor} is not supported. Supported assignors: "
-            f"{', '.join(ASSIGNORS)}.",
+            f"{', '.join(in_map_order(assignors))}.",
         )
 
 

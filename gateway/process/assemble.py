@@ -24,7 +24,6 @@ from gateway.access import auditing
 from gateway.cluster.port import ListenerAddress
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import PLAINTEXT, GatewayConfig, Listener
-from gateway.core.consumer_members import ConsumerTiming
 from gateway.core.feature_levels import GROUP_VERSION, Supported
 from gateway.core.fetch_session import PARTITION_BYTES, FetchSessions
 from gateway.features.cluster_form import ClusterForm
@@ -38,7 +37,7 @@ from gateway.process.late_questions import ask_figures, ask_metrics, private_que
 from gateway.process.transactions import add_transactions
 from gateway.server.dispatch import Dispatcher
 from gateway.server.listener import Server
-from gateway.settings.group_timing import GROUP, consumer_timing
+from gateway.settings.group_timing import GroupTiming
 from gateway.settings.stored_settings import StoredSettings
 from gateway.topics.catalog import Catalog
 from gateway.topics.partitions import Partitions
@@ -240,20 +239,14 @@ def _no_passphrase() -> str:
 
 def _begin_consumer_groups(ctx: Context) -> None:
     """Let the configs of groups act, and log if this gateway refuses the consumer protocol."""
-    ctx.groups.consumers.timing_of = partial(_consumer_timing, ctx)
+    timing = GroupTiming(ctx.stored.configs, ctx.altered, ctx.config.groups)
+    ctx.groups.consumers.timing_of = timing.of
     if ctx.features.level(GROUP_VERSION) and not ctx.groups.keeps_records:
         logger().warning(
             "groups of the consumer protocol are refused here: committed offsets must be in log "
             "segments, see --log-segment-based-subscriptions-store-enabled",
             feature=GROUP_VERSION,
         )
-
-
-def _consumer_timing(ctx: Context, group_id: str) -> ConsumerTiming:
-    """Return the times of a group of the consumer protocol."""
-    return consumer_timing(
-        ctx.stored.configs.get(GROUP, group_id), ctx.altered.effective, ConsumerTiming()
-    )
 
 
 async def stop_all(stops: list[Stop]) -> None:

@@ -12,6 +12,11 @@ from gateway.config import (
     GroupLimits,
     TransactionLimits,
 )
+from gateway.process.consumer_group_settings import (
+    consumer_group_faults,
+    consumer_group_rows,
+    consumer_group_values,
+)
 from gateway.process.quota_settings import with_limits
 from ledger.command_line import units
 from ledger.command_line.settings import KafkaKey, Setting, Settings
@@ -122,6 +127,7 @@ def limit_rows() -> list[Setting]:
             help="Most members of a group.",
         ),
         *_protocol_rows(),
+        *consumer_group_rows(),
         Setting(
             name="offset-metadata-max",
             kind="SIZE",
@@ -167,11 +173,11 @@ def _protocol_rows() -> list[Setting]:
 
 
 def group_faults(settings: Settings) -> list[str]:
-    """Return the fault of the protocols of groups, if there is one."""
-    name = "group-coordinator-rebalance-protocols"
+    """Return the faults of the settings of groups that contradict each other."""
+    name, faults = "group-coordinator-rebalance-protocols", consumer_group_faults(settings)
     if name in settings.faulty or "classic" in settings[name]:
-        return []
-    return [f"{settings.place(name)}: must contain classic, as in Kafka"]
+        return faults
+    return [f"{settings.place(name)}: must contain classic, as in Kafka", *faults]
 
 
 def connection_limits(settings: Settings) -> ConnectionLimits:
@@ -198,6 +204,7 @@ def group_limits(settings: Settings) -> GroupLimits:
         consumer_members_max=settings["group-consumer-max-size"],
         metadata_bytes_max=settings["offset-metadata-max"],
         offsets_retention_minutes=round(settings["offsets-retention"] / 60),
+        **consumer_group_values(settings),
     )
 
 

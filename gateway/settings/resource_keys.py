@@ -1,7 +1,8 @@
-"""Defines the configs of groups and client metrics: keys, bounds, defaults, texts of Kafka 4.3.
+"""Defines the configs of groups and client metrics: keys, defaults, texts of Kafka 4.3.
 
-Those of the consumer protocol act (`group_timing`). The others have no effect here: they belong to
-share groups, to streams groups and to telemetry.
+The bounds of those of groups are in `group_configs`. Those of the consumer protocol act
+(`group_timing`). The others have no effect here: they belong to share groups, to streams groups
+and to telemetry.
 Source: Kafka, GroupConfig, ClientMetricsConfigs and ConfigurationControlManager.
 """
 
@@ -162,28 +163,6 @@ _GROUP = (
 )
 GROUP_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _GROUP}
 
-# The bounds that brokers of Kafka 4.3 set by default: (smallest, largest), and the end of the name
-# of the broker's config.
-_SESSION, _HEARTBEAT, _INTERVAL = (45_000, 60_000), (5_000, 15_000), (0, 15_000)
-_BOUNDS: Mapping[str, tuple[tuple[int, int], str]] = {
-    **{
-        f"{kind}.{name}": (bounds, f"group.{kind}.%s.{name}")
-        for kind in ("consumer", "share", "streams")
-        for name, bounds in (
-            ("session.timeout.ms", _SESSION),
-            ("heartbeat.interval.ms", _HEARTBEAT),
-            ("assignment.interval.ms", _INTERVAL),
-        )
-    },
-    "share.record.lock.duration.ms": ((15_000, 60_000), "group.share.%s.record.lock.duration.ms"),
-    "share.delivery.count.limit": ((2, 10), "group.share.%s.delivery.count.limit"),
-    "share.partition.max.record.locks": (
-        (100, 4_000),
-        "group.share.%s.partition.max.record.locks",
-    ),
-    "streams.num.standby.replicas": ((0, 2), "group.streams.%s.standby.replicas"),
-}
-
 _METRICS = (
     ConfigKey(
         name="interval.ms",
@@ -235,24 +214,6 @@ def changed_configs(before: Overrides, changes: Sequence[ConfigChange]) -> dict[
             case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
                 raise not_a_list(change)
     return after
-
-
-def group_configs(overrides: Overrides) -> dict[str, str]:
-    """Return the configs of a group as they are stored and shown. Raises InvalidConfig."""
-    for name in overrides:
-        if name not in GROUP_KEYS:
-            raise InvalidConfig(f"Unknown group config name: {name}")
-    values = {name: GROUP_KEYS[name].parse(text) for name, text in overrides.items()}
-    for name, value in values.items():
-        if name not in _BOUNDS:
-            continue
-        (low, high), broker = _BOUNDS[name]
-        assert isinstance(value, int)
-        if value < low:
-            raise InvalidConfig(f"{name} must be greater than or equal to {broker % 'min'}")
-        if value > high:
-            raise InvalidConfig(f"{name} must be less than or equal to {broker % 'max'}")
-    return {name: format_value(value) for name, value in values.items()}
 
 
 def client_metrics_configs(overrides: Overrides) -> dict[str, str]:

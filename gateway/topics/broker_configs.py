@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from gateway.config import GatewayConfig
+from gateway.config import CONSUMER_ASSIGNORS, GatewayConfig, GroupLimits
 from gateway.core.blocked_reads import BlockedRead
 from gateway.topics.config_keys import ConfigEntry, ConfigKey, ConfigSource, ConfigType
 from gateway.topics.configs import TOPIC_KEYS
@@ -59,7 +59,10 @@ def describe_broker(
     are given them.
     """
     entries = {entry.key.name: entry for entry in _topic_defaults()}
-    rows = (*_process(config, addresses), *_topics(config), *_limits(config), *_groups(config))
+    rows = (
+        *(*_process(config, addresses), *_topics(config), *_limits(config)),
+        *(*_groups(config), *_consumer_groups(config), *_consumer_times(config)),
+    )
     about = "Where the metadata of ledgers are read: ZooKeeper, or a ledger port on this machine."
     own = (
         (METADATA_ADDRESS, ConfigType.STRING, metadata_address, None, about),
@@ -246,6 +249,59 @@ def _groups(config: GatewayConfig) -> tuple[_Row, ...]:
             "How long a group without members keeps its offsets.",
         ),
     )
+
+
+def _consumer_groups(config: GatewayConfig) -> tuple[_Row, ...]:
+    groups = config.groups
+    return (
+        (
+            "group.coordinator.rebalance.protocols",
+            ConfigType.LIST,
+            ",".join(groups.rebalance_protocols),
+            "classic,consumer,streams",
+            "The enabled protocols of groups.",
+        ),
+        (
+            "group.consumer.assignors",
+            ConfigType.LIST,
+            ",".join(groups.consumer_assignors),
+            ",".join(CONSUMER_ASSIGNORS),
+            "The assignors of the consumer protocol; the first one is the default.",
+        ),
+        (
+            "group.consumer.max.size",
+            ConfigType.INT,
+            groups.consumer_members_max,
+            2**31 - 1,
+            "The limit of members of a group of the consumer protocol.",
+        ),
+        (
+            "group.consumer.migration.policy",
+            ConfigType.STRING,
+            groups.migration_policy,
+            "bidirectional",
+            "Whether a group with members may change its protocol.",
+        ),
+    )
+
+
+def _consumer_times(config: GatewayConfig) -> Iterator[_Row]:
+    groups = config.groups
+    standard = GroupLimits()
+    for field, name, about in (
+        ("session_timeout_ms", "session.timeout.ms", "time after which a silent member is removed"),
+        ("heartbeat_interval_ms", "heartbeat.interval.ms", "time between heartbeats of a member"),
+        ("assignment_interval_ms", "assignment.interval.ms", "time between two assignments"),
+    ):
+        for end, part, text in (
+            ("", "", f"The {about}, in groups of the consumer protocol without an own value."),
+            ("_min", "min.", f"The shortest {about} that the configs of a group may have."),
+            ("_max", "max.", f"The longest {about} that the configs of a group may have."),
+        ):
+            value, default = (
+                getattr(each, f"consumer_{field}{end}") for each in (groups, standard)
+            )
+            yield f"group.consumer.{part}{name}", ConfigType.INT, value, default, text
 
 
 def _entry(name: str, type_: ConfigType, value: object, default: object, about: str) -> ConfigEntry:

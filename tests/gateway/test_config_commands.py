@@ -158,6 +158,32 @@ LIMITS = {
     ),
     "group.consumer.migration.policy": ("UPGRADE", "groups", "migration_policy", "upgrade"),
     "group.consumer.max.size": ("8", "groups", "consumer_members_max", 8),
+    "group.consumer.assignors": ("range", "groups", "consumer_assignors", ("range",)),
+    "group.consumer.session.timeout.ms": ("8000", "groups", "consumer_session_timeout_ms", 8_000),
+    "group.consumer.min.session.timeout.ms": (
+        *("7000", "groups", "consumer_session_timeout_ms_min", 7_000),
+    ),
+    "group.consumer.max.session.timeout.ms": (
+        *("9000", "groups", "consumer_session_timeout_ms_max", 9_000),
+    ),
+    "group.consumer.heartbeat.interval.ms": (
+        *("800", "groups", "consumer_heartbeat_interval_ms", 800),
+    ),
+    "group.consumer.min.heartbeat.interval.ms": (
+        *("700", "groups", "consumer_heartbeat_interval_ms_min", 700),
+    ),
+    "group.consumer.max.heartbeat.interval.ms": (
+        *("900", "groups", "consumer_heartbeat_interval_ms_max", 900),
+    ),
+    "group.consumer.assignment.interval.ms": (
+        *("0", "groups", "consumer_assignment_interval_ms", 0),
+    ),
+    "group.consumer.min.assignment.interval.ms": (
+        *("0", "groups", "consumer_assignment_interval_ms_min", 0),
+    ),
+    "group.consumer.max.assignment.interval.ms": (
+        *("16000", "groups", "consumer_assignment_interval_ms_max", 16_000),
+    ),
     "offset.metadata.max.bytes": ("9", "groups", "metadata_bytes_max", 9),
     "offsets.retention.minutes": ("90", "groups", "offsets_retention_minutes", 90),
     "transaction.max.timeout.ms": ("5000", "transaction", "timeout_ms_max", 5_000),
@@ -188,6 +214,66 @@ def test_a_broker_without_classic_groups_is_refused(written):
     assert code == 78
     assert f"{file}:1: group-coordinator-rebalance-protocols" in errors
     assert "must contain classic" in errors
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("group.consumer.assignors=sticky", "must be uniform or range"),
+        ("group.consumer.assignors=uniform,sticky", "sticky: must be uniform or range"),
+        ("group.consumer.assignors=range,range", "must not name range twice"),
+        ("group.consumer.assignors=uniform,,range", "must be uniform or range"),
+        ("group.consumer.assignors=", "must be uniform or range"),
+        (
+            "group.consumer.session.timeout.ms=44999",
+            "must be at least --group-consumer-min-session-timeout 45s",
+        ),
+        (
+            "group.consumer.session.timeout.ms=61000",
+            "must be at most --group-consumer-max-session-timeout 1m",
+        ),
+        (
+            "group.consumer.heartbeat.interval.ms=4999",
+            "must be at least --group-consumer-min-heartbeat-interval 5s",
+        ),
+        (
+            "group.consumer.heartbeat.interval.ms=45000\n"
+            "group.consumer.max.heartbeat.interval.ms=45000",
+            "must be less than --group-consumer-session-timeout 45s",
+        ),
+        (
+            "group.consumer.max.assignment.interval.ms=999",
+            "must be at least --group-consumer-assignment-interval 1s",
+        ),
+        (
+            "group.consumer.min.assignment.interval.ms=15001",
+            "must be at most --group-consumer-max-assignment-interval 15s",
+        ),
+    ],
+)
+def test_settings_of_consumer_groups_that_cannot_be_are_refused(written, text, told):
+    file = written(f"{text}\n", "server.properties")
+    code, _, errors = gateway("config", "check", file)
+    assert code == 78
+    assert f"{file}:1: group.consumer." in errors
+    assert told in errors
+
+
+def test_an_empty_list_of_assignors_is_refused(written):
+    file = written("group-consumer-assignors = []\n")
+    code, _, errors = gateway("config", "check", file)
+    assert code == 78
+    assert "must not be empty; name uniform or range" in errors
+
+
+def test_kafkas_classes_of_assignors_are_their_names(written):
+    package = "org.apache.kafka.coordinator.group.assignor"
+    text = f"group.consumer.assignors={package}.RangeAssignor, {package}.UniformAssignor\n"
+    file = written(text, "server.properties")
+    code, out, _ = gateway("config", "show", "--config", file, "-o", "json")
+    assert code == 0
+    rows = {each["setting"]: each["value"] for each in json.loads(out)["settings"]}
+    assert rows["group-consumer-assignors"] == "range,uniform"
 
 
 def test_an_unknown_variable_of_kafka_names_the_nearest(tmp_path):

@@ -5,15 +5,16 @@ Method: the pure parts alone, with the limits of a broker of Kafka.
 
 import pytest
 
-from gateway.core.consumer_members import ConsumerTiming, MemberState, Now
+from gateway.config import GroupLimits
+from gateway.core.consumer_members import MemberState, Now
 from gateway.groups.stored_consumer_group import decode_notes, encode_changes, has_members
 from gateway.groups.topic_patterns import CHARACTERS_MAX, pattern_fault, resolve
-from gateway.settings.group_timing import consumer_timing
+from gateway.settings.group_timing import consumer_timing, standard_timing
 from ledger.errors import CorruptFormat
 from ledger.sealed import seal
 from tests.gateway.consumer_rig import TIMING, Client, FakeTopics, beat, fresh_group, settle
 
-LIMITS = ConsumerTiming()
+LIMITS = GroupLimits()
 
 
 def stored():
@@ -54,7 +55,7 @@ async def test_a_damaged_record_is_refused(key, note):
 def test_the_configs_of_a_group_come_before_those_of_the_broker():
     broker = {"group.consumer.assignment.interval.ms": "7"}
     own = {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "6000"}
-    assert consumer_timing({}, {}, LIMITS) is LIMITS
+    assert consumer_timing({}, {}, LIMITS) == standard_timing(LIMITS)
     assert consumer_timing({}, broker, LIMITS).assignment_interval_ms == 7
     assert consumer_timing(own, broker, LIMITS)[:3] == (50_000, 6_000, 7)
     nine = {"consumer.assignment.interval.ms": "9"}

@@ -57,7 +57,7 @@ POOL = (
     *("file:/a", "env:B", "required", "requested", "TLSv1.2", "TLSv1.3", "PLAIN", "SCRAM-SHA-256"),
     *("ECDHE-RSA-AES128-GCM-SHA256", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "RULE:a/b/"),
     *("RULE:a/c/", "https://a", "https://b", "RS256", "ES512", "2h"),
-    *("classic", "consumer", "upgrade", "downgrade"),
+    *("classic", "consumer", "upgrade", "downgrade", "uniform", "range"),
 )
 EACH = pytest.mark.parametrize(
     ("command", "name"), [(command, row.name) for command in TABLES for row in TABLES[command][1]]
