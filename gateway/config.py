@@ -152,7 +152,7 @@ class GroupLimits:
         assert session_ms <= self.consumer_session_timeout_ms_max
         assert 0 < self.consumer_heartbeat_interval_ms_min <= heartbeat_ms < session_ms
         assert heartbeat_ms <= self.consumer_heartbeat_interval_ms_max
-        assert 0 <= self.consumer_assignment_interval_ms_min
+        assert self.consumer_assignment_interval_ms_min >= 0
         assert self.consumer_assignment_interval_ms_min <= self.consumer_assignment_interval_ms
         assert self.consumer_assignment_interval_ms <= self.consumer_assignment_interval_ms_max
 

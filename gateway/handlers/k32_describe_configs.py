@@ -35,8 +35,8 @@ from gateway.settings.broker_rules import (
     describe_defaults,
     with_altered_defaults,
 )
-from gateway.settings.loggers import ROOT
 from gateway.settings.group_configs import describe_group, with_capped_values
+from gateway.settings.loggers import ROOT
 from gateway.settings.resource_keys import METRICS_KEYS, describe_resource
 from gateway.topics.broker_configs import (
     BLOCKED_PARTITIONS,

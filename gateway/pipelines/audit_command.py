@@ -199,7 +199,9 @@ def audit(
             sides = open_sides(spark, *sources, access, others)
             return compared(spark, *sides, wanted, on_step)
 
-    return _print(run_job("audit", master, conf, output, work, (left, right)), output)
+    keys_of_sides = (access.client, others.client)
+    report = run_job("audit", master, conf, output, work, (left, right), keys_of_sides)
+    return _print(report, output)
 
 
 def _shape(right: str, output: Output) -> Shape:

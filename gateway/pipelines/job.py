@@ -7,7 +7,7 @@ reached, 130 Ctrl-C. A failure is one line on stderr, or JSON with `-o json`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -134,23 +134,26 @@ def run_job(
     output: FailureForm,
     work: Callable[[SparkSession], T],
     places: Sequence[str] = (),
+    keys: Sequence[Mapping[str, str]] = (),
 ) -> T:
     """Return the result of `work`, which uses the running Spark session or a new one.
 
-    A new session can reach all of `places`. Ends the command if the job fails, or if its client
-    reaches no server.
+    A new session can reach all of `places`. `keys` are Kafka's client keys by which the job
+    connects: its JVM may use the URLs of tokens that they name. Ends the command if the job fails,
+    or if its client reaches no server.
     """
     from gateway.pipelines.shared.session import new_session, running_session
+    from gateway.pipelines.shared.token_options import token_urls, with_token_urls
     from gateway.wire.client_link import AdminError, Unreachable
 
-    settings = pairs_of("--conf", conf, output)
+    settings, urls = pairs_of("--conf", conf, output), token_urls(keys)
     try:
         running = running_session()
         if running is not None:
-            return translate_spark_errors(lambda: _work_strictly(running, work))
-        spark = new_session(name, master, settings, places)
+            return translate_spark_errors(lambda: _work_strictly(running, work, urls))
+        spark = new_session(name, master, with_token_urls(settings, urls), places)
         try:
-            return translate_spark_errors(lambda: _work_strictly(spark, work))
+            return translate_spark_errors(lambda: _work_strictly(spark, work, urls))
         finally:
             _stop(spark)
     except JobError as error:
@@ -168,12 +171,16 @@ def run_job(
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
 
 
-def _work_strictly(spark: SparkSession, work: Callable[[SparkSession], T]) -> T:
+def _work_strictly(
+    spark: SparkSession, work: Callable[[SparkSession], T], urls: Sequence[str]
+) -> T:
     """Return the result of `work`. Raises JobError if the session would leave out files."""
     from gateway.pipelines.shared.kafka_servers import secrets_hidden
     from gateway.pipelines.shared.session import expect_strict_reads
+    from gateway.pipelines.shared.token_options import allow_token_urls
 
     expect_strict_reads(spark)
+    allow_token_urls(spark, urls)
     with secrets_hidden(spark):
         return work(spark)
 

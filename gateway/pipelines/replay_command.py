@@ -172,7 +172,7 @@ def replay(
         with show_progress(spark, servers) as watcher:
             return replay_job.replay(spark, archive, servers, wanted, plans, watcher=watcher)
 
-    report = run_job("replay", master, conf, output, work, (source, state))
+    report = run_job("replay", master, conf, output, work, (source, state), (servers.keys,))
     output.done(_data(report), _text(report))
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from gateway.config import TlsConfig
 from gateway.core.sasl_session import OAUTHBEARER, ONLY_IN_TLS, PLAIN, SUPPORTED
-from gateway.security.link_security import LinkSecurity, Login, read_token
+from gateway.security.link_security import LinkSecurity, Login, TokenSource
 from gateway.security.tls_contexts import TlsFault, client_context
 from ledger.command_line.secret_values import (
     SecretFault,
@@ -24,7 +24,6 @@ from ledger.command_line.secret_values import (
 )
 
 _JAAS: Final = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
-_TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"
 _STORES: Final = ("ssl.keystore.type", "ssl.truststore.type")
 
 
@@ -54,7 +53,7 @@ def _login(keys: Mapping[str, str]) -> Login:
     if mechanism not in SUPPORTED:
         raise ClientFault(f"sasl.mechanism={mechanism}: must be {', '.join(SUPPORTED)}")
     if mechanism == OAUTHBEARER:
-        return Login(mechanism, "", "", _token_file(keys))
+        return Login(mechanism, "", "", _token_source(keys))
     found = dict(_JAAS.findall(keys.get("sasl.jaas.config", "")))
     user = keys.get("sasl.username") or _unescaped(found.get("username", ""))
     password = keys.get("sasl.password") or _unescaped(found.get("password", ""))
@@ -66,17 +65,14 @@ def _login(keys: Mapping[str, str]) -> Login:
     return Login(mechanism, user, _value(password))
 
 
-def _token_file(keys: Mapping[str, str]) -> Path:
-    """Return the file with the token of OAUTHBEARER, in Kafka's way. Raises ClientFault."""
-    place = keys.get(_TOKEN_URL, "")
-    path = place.removeprefix("file://").removeprefix("file:")
-    if not place.startswith("file:") or not path:
-        raise ClientFault(f"{_TOKEN_URL}={place}: must be file:PATH; the file has the token")
+def _token_source(keys: Mapping[str, str]) -> TokenSource:
+    """Return where the token of OAUTHBEARER is, in Kafka's way. Raises ClientFault."""
+    from gateway.security.token_keys import TokenFault, token_source
+
     try:
-        read_token(Path(path))
-    except SecretFault as fault:
+        return token_source(keys, _value)
+    except TokenFault as fault:
         raise ClientFault(str(fault)) from None
-    return Path(path)
 
 
 def _unescaped(text: str) -> str:

@@ -5,26 +5,31 @@ Imported only where a connection asks for one of them.
 
 from __future__ import annotations
 
-import re
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from gateway.core.sasl_session import OAUTHBEARER, PLAIN, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from gateway.core.scram_exchange import MECHANISMS, ScramClient, ScramFailed
 from gateway.wire.client_link import Refused
-from ledger.command_line.secret_values import SecretFault, read_private
+from ledger.command_line.secret_values import SecretFault
 from ledger.tasks import in_thread
 
 HANDSHAKE_VERSION: Final = 1
 _NONCE_BYTES: Final = 24
 _AUTHENTICATE_VERSION_MAX: Final = 2
-_TOKEN: Final = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
 
 Ask = Callable[[int, dict[str, Any], int], Awaitable[Any]]
 """Sends a request in the highest common version up to a maximum; returns the answer."""
+
+
+class TokenSource(Protocol):
+    """Where a client gets its token of OAUTHBEARER."""
+
+    def fetch(self) -> str:
+        """Return a token. Blocks. Raises SecretFault."""
+        ...
 
 
 class Login(NamedTuple):
@@ -33,7 +38,7 @@ class Login(NamedTuple):
     mechanism: str
     user: str
     password: str
-    token: Path | None = None  # in place of both: a file, which is read at each login
+    token: TokenSource | None = None  # in place of both; asked at each login
 
     def __repr__(self) -> str:
         """Show no secret, as logs may contain this."""
@@ -55,9 +60,9 @@ class LinkSecurity:
             found["security_protocol"] = f"SASL_{encrypted}"
             found["sasl_mechanism"] = login.mechanism
             if login.token is not None:
-                from gateway.security.token_file import TokenFile
+                from gateway.security.token_provider import TokenProvider
 
-                return found | {"sasl_oauth_token_provider": TokenFile(login.token)}
+                return found | {"sasl_oauth_token_provider": TokenProvider(login.token)}
             found["sasl_plain_username"] = login.user
             found["sasl_plain_password"] = login.password
         return found
@@ -99,7 +104,7 @@ async def _show_token(ask: Ask, login: Login) -> float:
     """Authenticate by a token. Returns the seconds that the session lasts. Raises Refused."""
     assert login.token is not None
     try:
-        token = await in_thread(read_token, login.token)
+        token = await in_thread(login.token.fetch)
     except SecretFault as fault:
         raise Refused(str(fault)) from None
     answer = await _authenticate(ask, f"n,,\x01auth=Bearer {token}\x01\x01".encode())
@@ -107,14 +112,6 @@ async def _show_token(ask: Ask, login: Login) -> float:
         await _authenticate(ask, b"\x01")
         raise Refused("the server refuses the token")
     return _lifetime_s(answer)
-
-
-def read_token(file: Path) -> str:
-    """Return the token of a file that only its owner may read. Raises SecretFault."""
-    text = read_private(file).decode(errors="replace").strip()
-    if not _TOKEN.fullmatch(text):
-        raise SecretFault(f"{file}: must have one token, and nothing else")
-    return text
 
 
 async def _authenticate(ask: Ask, token: bytes) -> Any:

@@ -294,19 +294,32 @@ async def test_an_altered_interval_beyond_a_new_bound_is_capped_and_shown_so(cap
 async def test_the_broker_shows_what_it_was_started_with():
     async with Site(consumer_assignors=("range", "uniform"), **WIDE) as site:
         found = await site.configs(BROKER, "0")
-        shown = {name: found[f"group.consumer.{name}"] for name in (
-            *("assignors", "session.timeout.ms", "min.session.timeout.ms"),
-            *("max.session.timeout.ms", "heartbeat.interval.ms", "min.heartbeat.interval.ms"),
-            *("max.heartbeat.interval.ms", "assignment.interval.ms"),
-            *("min.assignment.interval.ms", "max.assignment.interval.ms"),
-        )}
+        shown = {
+            name: found[f"group.consumer.{name}"]
+            for name in (
+                *("assignors", "session.timeout.ms", "min.session.timeout.ms"),
+                *("max.session.timeout.ms", "heartbeat.interval.ms", "min.heartbeat.interval.ms"),
+                *("max.heartbeat.interval.ms", "assignment.interval.ms"),
+                *("min.assignment.interval.ms", "max.assignment.interval.ms"),
+            )
+        }
         values = [each.value for each in shown.values()]
-        assert values == ["range,uniform", *(str(WIDE[f"consumer_{name}"]) for name in (
-            *("session_timeout_ms", "session_timeout_ms_min", "session_timeout_ms_max"),
-            *("heartbeat_interval_ms", "heartbeat_interval_ms_min", "heartbeat_interval_ms_max"),
-            *("assignment_interval_ms", "assignment_interval_ms_min"),
-            "assignment_interval_ms_max",
-        ))]
+        assert values == [
+            "range,uniform",
+            *(
+                str(WIDE[f"consumer_{name}"])
+                for name in (
+                    *("session_timeout_ms", "session_timeout_ms_min", "session_timeout_ms_max"),
+                    *(
+                        "heartbeat_interval_ms",
+                        "heartbeat_interval_ms_min",
+                        "heartbeat_interval_ms_max",
+                    ),
+                    *("assignment_interval_ms", "assignment_interval_ms_min"),
+                    "assignment_interval_ms_max",
+                )
+            ),
+        ]
         assert {each.config_source for each in shown.values()} == {4}
         assert [name for name, each in shown.items() if not each.read_only] == [
             "assignment.interval.ms"

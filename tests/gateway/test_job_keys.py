@@ -3,6 +3,8 @@
 Method: the accesses of an audit of two clusters, and the keys that executors get.
 """
 
+import re
+
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -12,7 +14,10 @@ from gateway.admin.client_settings import ClientSettings
 from gateway.pipelines.audit_command import accesses_of
 from gateway.pipelines.audits.sources import SourceAccess
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.kafka_servers import _pkcs8, job_servers
+from gateway.pipelines.shared.kafka_servers import _pkcs8, job_servers, link_security
+from gateway.pipelines.shared.session import REDACTED
+from gateway.pipelines.shared.token_options import token_urls, with_token_urls
+from gateway.security.token_keys import HANDLER, HANDLERS, MODULE, URL
 
 KEYS = {"security.protocol": "SASL_SSL", "sasl.password": "of-here"}
 HERE = SourceAccess("here:9093")
@@ -68,3 +73,116 @@ def test_a_file_that_an_option_names_takes_the_place_of_what_was_read_before():
     whole = {"ssl.truststore.certificates": "PEM", "ssl.truststore.type": "PEM"}
     found = HERE._replace(client=whole).with_options(BOTH)
     assert found.client == {"ssl.truststore.type": "PEM", "ssl.truststore.location": "/ca.pem"}
+
+
+# -- tokens ----------------------------------------------------------------------------------------
+
+TOKEN_KEYS = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+CREDENTIALS = "sasl.oauthbearer.client.credentials"
+
+
+def token_file(directory):
+    file = directory / "token"
+    file.write_text("a.b.c")
+    file.chmod(0o600)
+    return file
+
+
+def sent(options):
+    keys = {f"kafka.{key}": value for key, value in (TOKEN_KEYS | options).items()}
+    return job_servers(ClientSettings("h:1", {}), keys).keys
+
+
+def test_kafkas_client_reads_the_file_of_a_token_as_ours_does(tmp_path):
+    file = token_file(tmp_path)
+    for place in (f"file:{file}", f"file://{file}"):
+        found = sent({URL: place})
+        assert found == {
+            **TOKEN_KEYS,
+            URL: f"file://{file}",
+            HANDLER: HANDLERS[0],
+            "sasl.jaas.config": f"{MODULE} required;",
+        }
+        assert job_servers(ClientSettings("h:1", found), {}).keys == found
+
+
+def test_kafkas_client_asks_a_server_for_a_token_as_ours_does(monkeypatch):
+    monkeypatch.setenv("CLIENT_SECRET", 'a "quoted" \\secret')
+    found = sent(
+        {
+            URL: "https://issuer.example/token",
+            f"{CREDENTIALS}.client.id": "spark",
+            f"{CREDENTIALS}.client.secret": "env:CLIENT_SECRET",
+            "sasl.oauthbearer.scope": "kafka",
+            "sasl.oauthbearer.sub.claim.name": "client",
+        }
+    )
+    assert found["sasl.jaas.config"] == (
+        f'{MODULE} required clientId="spark" clientSecret="a \\"quoted\\" \\\\secret" '
+        'scope="kafka";'
+    )
+    assert found["sasl.oauthbearer.sub.claim.name"] == "client"
+    assert not [key for key in found if key.startswith(CREDENTIALS)]
+    login = link_security(ClientSettings("h:1", found)).login
+    assert login.token.client_secret == 'a "quoted" \\secret'
+    assert job_servers(ClientSettings("h:1", found), {}).keys == found
+
+
+@pytest.mark.parametrize("secret", ["env:HOME-secret", "file:/etc/shadow"])
+def test_a_client_secret_that_looks_like_a_reference_is_read_no_second_time(secret, monkeypatch):
+    monkeypatch.setenv("CLIENT_SECRET", secret)
+    options = {
+        URL: "https://issuer.example/token",
+        f"{CREDENTIALS}.client.id": "spark",
+        f"{CREDENTIALS}.client.secret": "env:CLIENT_SECRET",
+    }
+    with pytest.raises(JobError, match="begins with file: or env:") as refused:
+        sent(options)
+    assert "shadow" not in str(refused.value) and "HOME" not in str(refused.value)
+
+
+def test_a_path_that_kafkas_client_would_read_otherwise_is_refused(tmp_path):
+    place = tmp_path / "a place"
+    place.mkdir()
+    with pytest.raises(JobError, match="only letters, digits") as refused:
+        sent({URL: f"file:{token_file(place)}"})
+    assert refused.value.code == "UNSUPPORTED_SECURITY"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, "must be file:PATH"),
+        ({URL: "http://h/token"}, "or an https URL"),
+        ({URL: "https://h/a,b", f"{CREDENTIALS}.client.id": "a"}, "a client is missing"),
+        (
+            {
+                URL: "https://h/a,b",
+                f"{CREDENTIALS}.client.id": "a",
+                f"{CREDENTIALS}.client.secret": "b",
+            },
+            "no spaces, commas and quotes",
+        ),
+    ],
+)
+def test_other_places_of_tokens_are_refused(options, reason):
+    with pytest.raises(JobError, match=reason) as refused:
+        sent(options)
+    assert refused.value.code == "UNSUPPORTED_SECURITY"
+
+
+def test_executors_may_use_the_urls_of_tokens():
+    keys = [{URL: "file:///t"}, {URL: "https://h/t"}, {URL: "file:///t"}, {}, {URL: "x -Dy"}]
+    urls = token_urls(keys)
+    assert urls == ["file:///t", "https://h/t"]
+    java = "spark.executor.extraJavaOptions"
+    allowed = "-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=file:///t,https://h/t"
+    assert with_token_urls({"a": "b"}, urls) == {"a": "b", java: allowed}
+    assert with_token_urls({java: "-Xmx1g"}, urls) == {java: f"-Xmx1g {allowed}"}
+    assert with_token_urls({java: "-Xmx1g"}, []) == {java: "-Xmx1g"}
+
+
+def test_spark_hides_every_key_of_a_token():
+    hidden = re.compile(REDACTED["spark.sql.redaction.options.regex"])
+    keys = (URL, HANDLER, f"{CREDENTIALS}.client.secret", "sasl.jaas.config")
+    assert all(hidden.search(f"kafka.{key}") for key in keys)

@@ -41,7 +41,8 @@ _MODULES: Final = {
 # The keys in place of which `portable_keys` returns what they name.
 _NAMING: Final = re.compile(
     r"sasl\.(username|password|jaas\.config)|ssl\.(ca|key|certificate)\.location|"
-    r"ssl\.(keystore|truststore)\..*|ssl\.key\.password"
+    r"ssl\.(keystore|truststore)\..*|ssl\.key\.password|sasl\.login\.callback\.handler\.class|"
+    r"sasl\.oauthbearer\.(client\.credentials\..*|scope|token\.endpoint\.url|jwt\.retriever\.class)"
 )
 _KEY: Final = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?-----END \1-----\n?", re.DOTALL)
 _CERTIFICATE: Final = re.compile(
@@ -89,7 +90,11 @@ def portable_keys(keys: Mapping[str, str]) -> dict[str, str]:
     security = link_security(ClientSettings("", keys))
     assert security is not None
     found = {key: value for key, value in keys.items() if not _NAMING.fullmatch(key)}
-    if security.login is not None:
+    if security.login is not None and security.login.token is not None:
+        from gateway.pipelines.shared.token_options import token_keys
+
+        found |= token_keys(security.login.token)
+    elif security.login is not None:
         found["sasl.jaas.config"] = _jaas(security.login)
     if security.context is not None:
         found |= _pem(keys)
@@ -109,24 +114,11 @@ def link_security(settings: ClientSettings) -> LinkSecurity | None:
 
 
 def _jaas(login: Login) -> str:
-    from ledger.command_line.secret_values import is_reference
+    from gateway.pipelines.shared.token_options import literal, quoted
 
-    module = _MODULES.get(login.mechanism)
-    if module is None:
-        raise JobError(
-            f"sasl.mechanism={login.mechanism}: jobs on Spark log in by "
-            f"{', '.join(sorted(_MODULES))}; nothing was sent",
-            UNSUPPORTED,
-        )
-    if is_reference(login.password):  # it would be read once more, as a reference
-        raise JobError(
-            "a password that begins with file: or env: cannot be used by jobs on Spark; "
-            "nothing was sent",
-            UNSUPPORTED,
-        )
-    user, password = (re.sub(r'(["\\])', r"\\\1", each) for each in (login.user, login.password))
-    name = f"org.apache.kafka.common.security.{module}"
-    return f'{name} required username="{user}" password="{password}";'
+    user, password = quoted(login.user), quoted(literal(login.password, "a password"))
+    name = f"org.apache.kafka.common.security.{_MODULES[login.mechanism]}"
+    return f"{name} required username={user} password={password};"
 
 
 def _pem(keys: Mapping[str, str]) -> dict[str, str]:

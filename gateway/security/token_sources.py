@@ -1,0 +1,107 @@
+"""Where a client gets its token of OAUTHBEARER: a file, or an authorization server.
+
+A server is asked with the client's id and secret (RFC 6749, 4.4), as Kafka's clients ask. Each
+login takes a token anew, so that one that has ended is not shown again. Imported only for a login
+by a token.
+Source: Apache Kafka 3.9 (AccessTokenRetrieverFactory) and 4.3 (DefaultJwtRetriever).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import urlencode
+
+from ledger.command_line.secret_values import SecretFault, read_private
+
+FETCH_S_MAX: Final = 10.0
+ANSWER_BYTES_MAX: Final = 64 * 1024
+_TOKEN: Final = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
+
+
+def read_token(file: Path) -> str:
+    """Return the token of a file that only its owner may read. Raises SecretFault."""
+    text = read_private(file).decode(errors="replace").strip()
+    if not _TOKEN.fullmatch(text):
+        raise SecretFault(f"{file}: must have one token, and nothing else")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOfFile:
+    """A token that is read from its file at each login, so that a newer one is used."""
+
+    file: Path
+
+    def fetch(self) -> str:
+        """Return the token. Blocks. Raises SecretFault."""
+        return read_token(self.file)
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedToken:
+    """A token that an https server grants to a client by its id and its secret."""
+
+    url: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    scope: str = ""
+
+    def fetch(self) -> str:
+        """Return a new token. Blocks for `FETCH_S_MAX` in each wait. Raises SecretFault."""
+        answer: Any = None
+        try:
+            answer = json.loads(self._answer())
+        except (ValueError, RecursionError):
+            raise SecretFault(f"{self.url}: the server's answer is not JSON") from None
+        found: object = None
+        if isinstance(answer, dict):
+            found = cast("dict[str, object]", answer).get("access_token")
+        if not isinstance(found, str) or not _TOKEN.fullmatch(found):
+            raise SecretFault(f"{self.url}: the server's answer has no access_token")
+        return found
+
+    def _answer(self) -> bytes:
+        try:
+            opener = urllib.request.build_opener(_NoRedirect)
+            with opener.open(self._request(), timeout=FETCH_S_MAX) as answer:
+                content = answer.read(ANSWER_BYTES_MAX + 1)
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise SecretFault(f"{self.url}: the server answers {error.code}") from None
+        except OSError as error:
+            reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
+            raise SecretFault(f"{self.url}: {reason}") from None
+        except (ValueError, EOFError, HTTPException) as error:
+            raise SecretFault(f"{self.url}: {type(error).__name__}") from None
+        if len(content) > ANSWER_BYTES_MAX:
+            raise SecretFault(f"{self.url}: the server's answer is longer than 64 KiB")
+        return content
+
+    def _request(self) -> urllib.request.Request:
+        wanted = {"grant_type": "client_credentials"}
+        if self.scope:
+            wanted["scope"] = self.scope
+        who = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
+        headers = {
+            "Accept": "application/json",
+            "Authorization": f"Basic {who}",
+            "Cache-Control": "no-cache",
+            "Content-Type": "application/x-www-form-urlencoded",
+        }
+        body = urlencode(wanted).encode()
+        return urllib.request.Request(self.url, body, headers, method="POST")
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the secret goes to the named server alone."""
+
+    def redirect_request(self, *arguments: Any, **more: Any) -> None:
+        return None

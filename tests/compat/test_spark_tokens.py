@@ -1,0 +1,167 @@
+"""Goal: jobs on Spark log in by OAUTHBEARER, with a token of a file and one that a server grants.
+
+Method: one gateway that takes tokens of an issuer, an https server of this process that grants
+them, and the commands as processes of their own, each with a new Spark that writes event files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+
+from tests.compat.test_secure_matrix import MatrixGateway, certified
+from tests.peers import spark as spark_peer
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.process,
+    pytest.mark.proof,
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore"),
+]
+ROWS = 100
+JOB_S_MAX = 240.0
+TOPIC = "orders"
+SECRET = "marked-secret-7Qz"
+PASSWORD = "changeit"
+PREFIX = "sasl.oauthbearer"
+
+
+class _Granting(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.server.asked.append(self.headers["User-Agent"])
+        self.rfile.read(int(self.headers["Content-Length"]))
+        answer = json.dumps({"access_token": self.server.token, "expires_in": 600}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        pass
+
+
+class Site:
+    """A gateway that takes tokens, a server that grants them, and a topic with records."""
+
+    def __init__(self, directory, authority, gateway):
+        self.directory, self.authority, self.gateway = directory, authority, gateway
+        self.events = directory / "events"
+        self.events.mkdir()
+        self.token = (authority.path / "token").read_text()
+        self.server = HTTPServer(("127.0.0.1", 0), _Granting)
+        self.server.asked, self.server.token = [], self.token
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(authority.path / "server.pem")
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread.start()
+        self.store = directory / "trusted.p12"
+        trusted = x509.load_pem_x509_certificate(authority.trusted.read_bytes())
+        entries = [pkcs12.PKCS12Certificate(trusted, b"ca")]
+        hidden = BestAvailableEncryption(PASSWORD.encode())
+        self.store.write_bytes(pkcs12.serialize_java_truststore(entries, hidden))
+
+    def close(self):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+    def keys(self, kind):
+        """Return the options by which a job logs in with a token of this kind."""
+        found = {
+            "security.protocol": "SASL_SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": self.authority.trusted,
+            "sasl.mechanism": "OAUTHBEARER",
+        }
+        if kind != "server":
+            return found | {f"{PREFIX}.token.endpoint.url": f"file:{self.authority.path / kind}"}
+        return found | {
+            f"{PREFIX}.token.endpoint.url": f"https://localhost:{self.server.server_port}/token",
+            f"{PREFIX}.client.credentials.client.id": "spark",
+            f"{PREFIX}.client.credentials.client.secret": "env:CLIENT_SECRET",
+            f"{PREFIX}.scope": "kafka",
+        }
+
+    def run(self, *words, stdin="", code=0):
+        environment = {
+            **os.environ,
+            **spark_peer.environment(self.directory),
+            "CLIENT_SECRET": SECRET,
+            "SSL_CERT_FILE": str(self.authority.trusted),
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "gateway", *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=JOB_S_MAX,
+            env=environment,
+        )
+        assert done.returncode == code, f"{words[:3]}: {done.returncode}\n{done.stderr[-3000:]}"
+        return done.stdout if code == 0 else done.stderr
+
+    def job(self, *words, kind, code=0):
+        java = spark_peer.settings(self.directory)["spark.driver.extraJavaOptions"]
+        java += f" -Djavax.net.ssl.trustStore={self.store}"
+        java += f" -Djavax.net.ssl.trustStorePassword={PASSWORD}"
+        conf = spark_peer.conf_words(self.directory)
+        conf += ["--conf", f"spark.driver.extraJavaOptions={java}"]
+        conf += ["--conf", "spark.eventLog.enabled=true", "--conf", "spark.eventLog.compress=false"]
+        conf += ["--conf", f"spark.eventLog.dir=file://{self.events}", "--master", "local[2]"]
+        options = [f"--option=kafka.{key}={value}" for key, value in self.keys(kind).items()]
+        place = ("-b", self.gateway.at("LOGIN"), *options)
+        told = self.run("job", *words, *place, *conf, "-o", "json", code=code)
+        return json.loads(told if code == 0 else told.strip().splitlines()[-1])
+
+    def shown(self):
+        """Return all that Spark wrote about its queries: event files and its log."""
+        files = [each for each in self.events.rglob("*") if each.is_file()]
+        assert files
+        return "".join(
+            each.read_text(errors="replace") for each in [*files, *self.directory.glob("*.log")]
+        )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    authority = certified(tmp_path_factory.mktemp("pki") / "ca")
+    directory = tmp_path_factory.mktemp("jobs")
+    with MatrixGateway(directory, authority) as gateway:
+        made = Site(directory, authority, gateway)
+        lines = "".join(f"record {number}\n" for number in range(ROWS))
+        made.run("topic", "create", TOPIC, "-p", "2", "-b", gateway.bootstrap)
+        made.run("topic", "produce", TOPIC, "-b", gateway.bootstrap, stdin=lines)
+        yield made
+        made.close()
+        assert "Traceback" not in gateway.output()
+
+
+@pytest.mark.parametrize("kind", ["token", "server"])
+def test_a_topic_is_archived_and_replayed_with_a_token(site, kind):
+    archive = site.directory / f"archive-{kind}"
+    done = site.job("archive", TOPIC, "--to", str(archive), kind=kind)
+    assert (done["offsets"], done["set_aside"]) == (ROWS, [])
+    place = ("--from", str(archive), "--topic", TOPIC, "--to-topic", f"again-{kind}", "--create")
+    done = site.job("replay", *place, kind=kind)
+    assert done["records"] == done["written"] == ROWS
+    shown = site.shown()
+    assert SECRET not in shown and site.token not in shown
+    if kind == "server":  # the commands and Kafka's client in the JVM have asked it
+        agents = {each.partition("/")[0] for each in site.server.asked}
+        assert {"Python-urllib", "Java"} <= agents
+
+
+def test_a_token_that_has_ended_is_one_line(site):
+    told = site.job("archive", TOPIC, "--to", str(site.directory / "x"), kind="expired", code=1)
+    assert told["code"] == "SASL_AUTHENTICATION_FAILED"
