@@ -125,8 +125,7 @@ class GroupLimits:
     migration_policy: str = "bidirectional"  # Kafka: group.consumer.migration.policy
     consumer_members_max: int = 2**31 - 1  # Kafka: group.consumer.max.size; 10,000 at most act
     consumer_regexes_max: int = 100  # different regular expressions of one group
-    # Kafka: group.consumer.assignors; groups whose members name none use the first
-    consumer_assignors: tuple[str, ...] = CONSUMER_ASSIGNORS
+    consumer_assignors: tuple[str, ...] = CONSUMER_ASSIGNORS  # Kafka: group.consumer.assignors
     consumer_session_timeout_ms: int = 45_000  # Kafka: group.consumer.session.timeout.ms
     consumer_session_timeout_ms_min: int = 45_000  # for the configs of groups, as is each bound
     consumer_session_timeout_ms_max: int = 60_000

@@ -174,8 +174,8 @@ def capped_configs(
 def capped_broker_configs(
     overrides: Overrides, bounds: Mapping[str, Bounds]
 ) -> Iterator[tuple[str, Capped]]:
-    """Yield the altered configs of a broker that are beyond a bound for its groups."""
-    return capped_configs(overrides, {name: bounds[name] for name in _INTERVALS}, _BROKER)
+    """Yield the altered configs of a broker that are beyond a bound for its groups, and act."""
+    return capped_configs(overrides, {INTERVAL: bounds[INTERVAL]}, _BROKER)
 
 
 # -- describing -----------------------------------------------------------------------------------

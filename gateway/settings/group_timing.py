@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from gateway.config import GroupLimits
@@ -31,8 +30,12 @@ GROUP: Final = 32
 """The type of the resource; its name is the group's id."""
 
 _BROKER: Final = f"group.{INTERVAL}"
-_LOGGED_MAX: Final = 20
+GROUPS_LOGGED_MAX: Final = 1_000
 _CAPPED: Final = "a stored config is beyond a bound of this broker, and acts as the bound"
+_SHORT: Final = (
+    "the session timeout of a group is not greater than its heartbeat interval; check the bounds "
+    "of both on this broker"
+)
 
 
 def standard_timing(limits: GroupLimits) -> ConsumerTiming:
@@ -44,8 +47,8 @@ def standard_timing(limits: GroupLimits) -> ConsumerTiming:
 class GroupTiming:
     """The times of each group on this broker, after all changes of the stored configs.
 
-    A config that is beyond a bound, because a bound has changed since, is logged at the start and
-    whenever its value changes, as in Kafka.
+    A config that is beyond a bound, because a bound has changed since, is logged when its group is
+    used here, once for each value. Kafka logs it at the start.
     """
 
     def __init__(
@@ -54,11 +57,13 @@ class GroupTiming:
         self._configs = configs
         self._altered = altered
         self._limits = limits
-        self._bounds: Mapping[str, Bounds] = bounds_of(limits)
+        self._bounds: Mapping[str, Bounds] = {
+            name: each for name, each in bounds_of(limits).items() if name in started_with(limits)
+        }
         self._standard = standard_timing(limits)
-        # The configs that were beyond a bound when they were last looked at, by the group ("" for
-        # the broker) and the name. Those that are new are logged.
-        self._capped: Mapping[tuple[str, str], Capped] = {}
+        # The configs beyond a bound that were logged, by the group, or by "" for the broker. At
+        # most GROUPS_LOGGED_MAX: those of further groups are not logged.
+        self._logged: dict[str, Mapping[str, Capped]] = {}
         configs.on_changed.append(self._on_changed)
         self._on_changed()
 
@@ -67,36 +72,26 @@ class GroupTiming:
         own, broker = self._configs.get(GROUP, group_id), self._altered.effective
         if not own and _BROKER not in broker:
             return self._standard
-        return consumer_timing(own, broker, self._limits, self._bounds)
+        timing = consumer_timing(own, broker, self._limits, self._bounds)
+        capped = dict(capped_configs(own, self._bounds))
+        if capped and capped != self._logged.get(group_id):
+            self._log(group_id, capped)
+            if _is_short(timing):
+                logger().warning(_SHORT, group=shown(group_id))
+        return timing
 
     def _on_changed(self) -> None:
-        found = {
-            ("", name): capped
-            for name, capped in capped_broker_configs(self._altered.effective, self._bounds)
-        }
-        for group_id in self._configs.names(GROUP):
-            for name, capped in capped_configs(self._configs.get(GROUP, group_id), self._bounds):
-                found[group_id, name] = capped
-        fresh = [place for place in found if self._capped.get(place) != found[place]]
-        self._capped = found
-        for group_id, name in islice(fresh, _LOGGED_MAX):
-            stored, acts = found[group_id, name]
-            whose = {"group": shown(group_id)} if group_id else {}
-            logger().warning(_CAPPED, **whose, config=name, stored=stored, acts=acts)
-        if len(fresh) > _LOGGED_MAX:
-            logger().warning(_CAPPED, more=len(fresh) - _LOGGED_MAX)
-        self._warn_of_short_sessions({group_id for group_id, _ in fresh if group_id})
+        capped = dict(capped_broker_configs(self._altered.effective, self._bounds))
+        if capped != self._logged.get("", {}):
+            self._log("", capped)
 
-    def _warn_of_short_sessions(self, groups: set[str]) -> None:
-        """Log which of these groups have members that cannot keep their sessions by heartbeats."""
-        short = [each for each in sorted(groups) if _is_short(self.of(each))]
-        if short:
-            logger().warning(
-                "the session timeout of a group is not greater than its heartbeat interval; check "
-                "the bounds of both on this broker",
-                group=shown(short[0]),
-                groups=len(short),
-            )
+    def _log(self, group_id: str, capped: Mapping[str, Capped]) -> None:
+        if len(self._logged) >= GROUPS_LOGGED_MAX and group_id not in self._logged:
+            return
+        self._logged[group_id] = capped
+        whose = {"group": shown(group_id)} if group_id else {}
+        for name, (stored, acts) in capped.items():
+            logger().warning(_CAPPED, **whose, config=name, stored=stored, acts=acts)
 
 
 def _is_short(timing: ConsumerTiming) -> bool:

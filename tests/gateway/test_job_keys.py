@@ -182,6 +182,11 @@ def test_executors_may_use_the_urls_of_tokens():
     assert with_token_urls({java: "-Xmx1g"}, []) == {java: "-Xmx1g"}
 
 
+def test_a_session_of_spark_submit_keeps_its_options(monkeypatch):
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert with_token_urls({"a": "b"}, ["file:///t"]) == {"a": "b"}
+
+
 def test_spark_hides_every_key_of_a_token():
     hidden = re.compile(REDACTED["spark.sql.redaction.options.regex"])
     keys = (URL, HANDLER, f"{CREDENTIALS}.client.secret", "sasl.jaas.config")

@@ -121,9 +121,8 @@ def test_the_client_may_be_in_the_jaas_config_of_kafka_3(granting, quote):
     keys = keys_of(granting.url)
     del keys[CLIENT_ID], keys[CLIENT_SECRET]
     secret = SECRET.replace("\\", "\\\\").replace(quote, f"\\{quote}")
-    keys["sasl.jaas.config"] = (
-        f"{MODULE} required clientId=spark clientSecret={quote}{secret}{quote} scope={quote}s{quote};"
-    )
+    written = f"clientSecret={quote}{secret}{quote} scope={quote}s{quote}"
+    keys["sasl.jaas.config"] = f"{MODULE} required clientId=spark {written};"
     source_of(keys).fetch()
     headers, form = granting.asked[0]
     assert (who(headers), form["scope"]) == (f"spark:{SECRET}", ["s"])

@@ -7,6 +7,7 @@ CVE-2025-27817. Loaded only for a job that logs in.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 ALLOWED: Final = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
 EXECUTOR_JAVA: Final = "spark.executor.extraJavaOptions"
 _UNSUPPORTED: Final = "UNSUPPORTED_SECURITY"
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # a variable of processes that spark-submit starts
 _PATH: Final = re.compile(r"/[A-Za-z0-9_.~/-]+")
 _URL: Final = re.compile(r"(?:file|https)://[^\s,\"']+")
 
@@ -82,9 +84,12 @@ def token_urls(keys: Iterable[Mapping[str, str]]) -> list[str]:
 
 
 def with_token_urls(conf: Mapping[str, str], urls: Iterable[str]) -> dict[str, str]:
-    """Return the settings of a new session whose executors may use these URLs."""
+    """Return the settings of a new session whose executors may use these URLs.
+
+    A session of spark-submit keeps the options that it was given there, which `conf` lacks.
+    """
     allowed = ",".join(urls)
-    if not allowed:
+    if not allowed or _SUBMITTED in os.environ:
         return dict(conf)
     java = f"{conf.get(EXECUTOR_JAVA, '')} -D{ALLOWED}={allowed}".strip()
     return {**conf, EXECUTOR_JAVA: java}
