@@ -264,6 +264,9 @@ _CLEANER = {
     "log.cleaner.dedupe.buffer.size": "The memory for keys of the log cleaner, 32 bytes for each.",
     "log.cleaner.io.max.bytes.per.second": "The limit of reads and writes of the log cleaner.",
 }
+_GROUPS = {
+    "group.consumer.assignment.interval.ms": "The time between two assignments of a group.",
+}
 _FLUSH = ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")
 _LISTENER = re.compile(r"listener\.name\.[^.]*\.(.*)")
 _OF_MECHANISMS = (
@@ -278,7 +281,7 @@ _OF_ALL_LISTENERS = ("max.connections", "max.connection.creation.rate", "num.net
 
 def _keys() -> Mapping[str, ConfigKey]:
     about = {broker: TOPIC_KEYS[topic].about for topic, broker in TOPIC_DEFAULTS.items()}
-    about |= _CLEANER
+    about |= _CLEANER | _GROUPS
     found: dict[str, ConfigKey] = {}
     for line in _TABLE.split("\n"):
         if not line:
