@@ -212,9 +212,13 @@ def archive(
     servers = servers_of(bootstrap, options, output)
     where = _Where(to, kind, servers, follow, metrics_host, metrics_port)
     report = run_job(
-        *("archive", master, conf, output, lambda spark: _run(spark, wanted, where)),
-        places=(to,),
-        keys=(servers.keys,),
+        "archive",
+        master,
+        conf,
+        output,
+        lambda spark: _run(spark, wanted, where),
+        (to,),
+        (servers.keys,),
     )
     output.done(_as_data(report, to, kind), _as_text(report, to))
     if report.set_aside:

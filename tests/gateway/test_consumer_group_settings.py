@@ -5,12 +5,13 @@ codes are those of Apache Kafka 4.3.0: GroupConfig, GroupCoordinatorConfig, Grou
 """
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from gateway.config import CONSUMER_ASSIGNORS, GroupLimits
 from gateway.core.consumer_assignors import ASSIGNORS
-from gateway.core.consumer_members import ConsumerMember, ConsumerSettings
+from gateway.core.consumer_members import ConsumerSettings
 from gateway.settings import group_timing
 from gateway.settings.broker_overrides import BROKER
 from gateway.settings.group_timing import GROUP, GroupTiming
@@ -109,8 +110,7 @@ def test_a_preference_for_an_assignor_that_is_enabled_no_more_does_not_count():
     for name in ("a", "b"):
         beat(group, Client(name), topics)
     for name, member in list(group.members.items()):
-        assert isinstance(member, ConsumerMember)
-        group.roster.members[name] = member._replace(assignor="range")
+        group.roster.members[name] = replace(member, assignor="range")
     assert group.assignor == "range"
     group._settings = ConsumerSettings(assignors=("uniform",))
     assert group.assignor == "uniform"

@@ -253,7 +253,7 @@ async def test_a_granted_token_logs_in(granting, authority):
     async with secure_port(tls, sasl, protocols=("SASL_SSL",), bearers=bearers) as port:
         for token, fault in (
             *((issuer.token(), None), (issuer.token(sub="dave"), None)),
-            (issuer.token(exp=1), "the server refuses the token"),
+            (issuer.token(exp=1), "invalid_token"),
         ):
             granting.answers["/token"] = (200, granted(token))
             link = Link("127.0.0.1", port.at("SASL_SSL"), 10.0, security=security)
