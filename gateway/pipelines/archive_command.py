@@ -211,15 +211,7 @@ def archive(
 
     servers = servers_of(bootstrap, options, output)
     where = _Where(to, kind, servers, follow, metrics_host, metrics_port)
-    report = run_job(
-        "archive",
-        master,
-        conf,
-        output,
-        lambda spark: _run(spark, wanted, where),
-        (to,),
-        (servers.keys,),
-    )
+    report = _report(wanted, where, master, conf, output)
     output.done(_as_data(report, to, kind), _as_text(report, to))
     if report.set_aside:
         _fail(report.set_aside, output)
@@ -234,6 +226,17 @@ class _Where(NamedTuple):
     follow: bool
     metrics_host: str
     metrics_port: int | None
+
+
+def _report(
+    request: ArchiveRequest, where: _Where, master: str, conf: Sequence[str], output: Output
+) -> ArchiveReport:
+    """Run the job on Spark. Ends the command if it fails."""
+
+    def work(spark: SparkSession) -> ArchiveReport:
+        return _run(spark, request, where)
+
+    return run_job("archive", master, conf, output, work, (where.to,), (where.servers.keys,))
 
 
 def _run(spark: SparkSession, request: ArchiveRequest, where: _Where) -> ArchiveReport:

@@ -196,12 +196,10 @@ def audit(
     def work(spark: SparkSession) -> AuditReport:
         with _progress() as on_step:
             on_step("reading the bounds of both sides")
-            sides = open_sides(spark, *sources, access, others)
-            return compared(spark, *sides, wanted, on_step)
+            return compared(spark, *open_sides(spark, *sources, access, others), wanted, on_step)
 
-    keys_of_sides = (access.client, others.client)
-    report = run_job("audit", master, conf, output, work, (left, right), keys_of_sides)
-    return _print(report, output)
+    clients = (access.client, others.client)
+    return _print(run_job("audit", master, conf, output, work, (left, right), clients), output)
 
 
 def _shape(right: str, output: Output) -> Shape:
