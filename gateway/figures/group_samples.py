@@ -1,4 +1,8 @@
-"""Looks at the groups of this gateway again and again, and puts what changed into a table."""
+"""Looks at the groups of this gateway again and again, and puts what changed into a table.
+
+The offsets of a group are decoded again only if its mark differs from that of the last sample, or
+while its pace may still change.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 
     from gateway.figures.slices import Slices
     from gateway.figures.versions import VersionedRows
-    from gateway.groups.every_group import EveryGroup, GroupStanding
+    from gateway.groups.every_group import EveryGroup, GroupStanding, Mark
     from gateway.handlers.api import Context
 
 GROUPS_MAX: Final = 50_000
@@ -33,12 +37,14 @@ _CLIENTS_MAX: Final = 100
 class _Seen:
     """One group between two samples."""
 
-    __slots__ = ("offsets", "rates", "round")
+    __slots__ = ("count", "mark", "rates", "round", "settled")
 
     def __init__(self, rates: Rates) -> None:
         self.rates = rates
         self.round = 0
-        self.offsets: object = None  # of a group at rest: the same object means no change
+        self.mark: object = None  # the same mark means no change; None is always another one
+        self.count = 0  # offsets of its row
+        self.settled = False  # time alone does not change its row
 
 
 class GroupSamples:
@@ -50,33 +56,53 @@ class GroupSamples:
         self._every: EveryGroup | None = None  # made by the first sample
         self._seen: dict[str, _Seen] = {}
         self._rounds = 0
-        # The topics of the last sample: rows of groups at rest name those that were there.
+        self._entered = 0  # groups of `_seen` that this sample has found so far
+        # The topics of the last sample: rows of unchanged groups name those that were there.
         self._topics: object = None
         self._same_topics = False
         self._room = 0  # offsets that this sample may still take
+        self._before_s = 0.0  # when the last sample began, on the clock of the loop
         self.left_out = 0  # groups that did not fit into the last sample
 
     async def take(self, slices: Slices) -> None:
-        """Look at every group once."""
+        """Look at every group once, and read those that changed."""
+        began_s = asyncio.get_running_loop().time()
         self._rounds += 1
+        self._entered = self.left_out = 0
         self._room = POSITIONS_MAX
-        self.left_out = 0
         topics = self._ctx.catalog.all()
         self._same_topics = topics is self._topics
         self._topics = topics
         if self._every is None:
             self._every = self._ctx.groups.every_group()
         if self._every.serves:
-            async for standing in self._every.look(slices.pause, _READS):
+            async for standing in self._every.look(slices, _READS, self._is_known):
                 self._take(standing)
         for name in self._ctx.read_only_groups.names():
             if not self._ctx.groups.stored(name):
                 self._take_reader(name)
             await slices.pause()
+        if self._entered != len(self._seen):
+            await self._drop_others(slices)
+        self._before_s = began_s
+
+    async def _drop_others(self, slices: Slices) -> None:
+        """Drop the groups that this sample has not found."""
         for name in [name for name, each in self._seen.items() if each.round != self._rounds]:
             del self._seen[name]
             self._table.drop(name)
             await slices.pause()
+
+    def _is_known(self, name: str, mark: Mark) -> bool:
+        """Return whether the row of a group is as it was at the last sample."""
+        seen = self._seen.get(name)
+        if seen is None or not self._same_topics or not seen.settled or seen.mark != mark:
+            return False
+        if seen.count > self._room:
+            return False
+        self._room -= seen.count
+        self._note(seen)
+        return True
 
     def _enter(self, name: str) -> _Seen | None:
         """Return what is known about a group, None if there are too many groups."""
@@ -86,20 +112,18 @@ class GroupSamples:
                 self.left_out += 1
                 return None
             seen = self._seen[name] = _Seen(Rates(asyncio.get_running_loop().time(), 0, 0))
-        seen.round = self._rounds
+        self._note(seen)
         return seen
+
+    def _note(self, seen: _Seen) -> None:
+        self._entered += seen.round != self._rounds
+        seen.round = self._rounds
 
     def _take(self, standing: GroupStanding) -> None:
         seen = self._enter(standing.name)
         if seen is None:
             return
-        before = self._table.rows.get(standing.name)
-        at_rest = not standing.claimed and standing.offsets is not None
-        known = at_rest and self._same_topics and seen.offsets is standing.offsets
-        if known and before is not None and not before.claimed and before.read_per_s == 0:
-            return
-        seen.offsets = standing.offsets if at_rest else None
-        positions = None
+        positions, room = None, self._room
         if standing.offsets is not None:
             positions = self._positions(
                 (key.topic_id, key.partition, each.offset) for key, each in standing.offsets.items()
@@ -115,6 +139,9 @@ class GroupSamples:
             read_per_s=self._rate(seen, positions),
         )
         self._table.put(standing.name, row)
+        seen.mark, seen.count = standing.mark, room - self._room
+        still = positions is not None and seen.rates.still and row.read_per_s == 0
+        seen.settled = standing.offsets is None or still
 
     def _take_reader(self, name: str) -> None:
         """Look at the part of a read-only group whose partitions this gateway leads."""
@@ -122,6 +149,7 @@ class GroupSamples:
         seen = None if group is None else self._enter(name)
         if group is None or seen is None:
             return
+        seen.mark, seen.settled = None, False
         positions = self._positions(
             (topic_id, index, fetched.offset)
             for (topic_id, index), fetched in group.fetches.items()
@@ -172,6 +200,8 @@ class GroupSamples:
         now_s = asyncio.get_running_loop().time()
         offsets = sum(offset for places in positions.values() for _, offset in places)
         count = sum(map(len, positions.values()))
+        if seen.settled:
+            seen.rates.rested(self._before_s)
         # A further partition is no progress: its offset would count as if it had been read.
         if seen.rates.count != count:
             seen.rates = Rates(now_s, offsets, 0, count)

@@ -25,6 +25,7 @@ class HeldShare:
         self.node_id = node_id
         self.topics: dict[str, dict[int, TopicPart]] = {}
         self.groups: dict[str, GroupRow] = {}
+        self.partition_count = 0  # partitions that it leads: those of `topics`
         # The process and the version of what was read last, by question.
         self.process = ""
         self.versions = {TOPICS: 0, GROUPS: 0}
@@ -34,24 +35,25 @@ class HeldShare:
         self.silent: str | None = None
         self.again_s = 0.0
 
-    @property
-    def partition_count(self) -> int:
-        """Partitions that it leads."""
-        return sum(
-            len(part.partitions) for parts in self.topics.values() for part in parts.values()
-        )
-
     def take_parts(self, rows: Iterable[TopicPart], gone: Iterable[Any]) -> Iterator[str]:
         """Take parts of topics. Yields the topics that changed, one by one."""
         for part in rows:
-            self.topics.setdefault(part.topic, {})[part.first] = part
+            parts = self.topics.setdefault(part.topic, {})
+            self._count(part, parts.get(part.first))
+            parts[part.first] = part
             yield part.topic
         for topic, first in gone:
             parts = self.topics.get(topic)
-            if parts is not None and parts.pop(first, None) is not None:
+            part = None if parts is None else parts.pop(first, None)
+            if part is not None:
+                self._count(None, part)
                 if not parts:
                     del self.topics[topic]
                 yield topic
+
+    def _count(self, part: TopicPart | None, before: TopicPart | None) -> None:
+        for each, sign in ((part, 1), (before, -1)):
+            self.partition_count += 0 if each is None else sign * len(each.partitions)
 
     def take_groups(self, rows: Iterable[GroupRow], gone: Iterable[Any]) -> Iterator[str]:
         """Take groups. Yields the groups that changed, one by one."""
@@ -65,6 +67,8 @@ class HeldShare:
     def forget(self, what: str) -> list[str]:
         """Forget all topics or all groups. Returns their names."""
         held: dict[str, Any] = self.topics if what == TOPICS else self.groups
+        if what == TOPICS:
+            self.partition_count = 0
         names = list(held)
         held.clear()
         return names

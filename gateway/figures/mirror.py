@@ -46,7 +46,7 @@ SILENT_S: Final = 3.0
 """How long a silent gateway is not asked, so that the figures of the others do not wait for it."""
 
 _OWN_WAIT_S: Final = 2.0  # for the first sample of this process
-_OWN_BYTES: Final = 64 * 1024  # of rows that are taken from this process in one slice
+_OWN_BYTES: Final = 16 * 1024  # of rows that are taken from this process in one step
 _ANSWERS_MAX: Final = 10_000  # of one gateway to one question: an end, if it never ends
 
 
@@ -152,11 +152,9 @@ class Mirror:
         await questions_of(self._ctx).keep_only(members)
         await self._take_catalog(slices)
         topics, groups = await self._merge(slices)
-        if topics:
-            await self.topics.index_again(slices)
-        if groups:
-            await self.groups.index_again(slices)
-            await self.queries.index_again(slices)
+        await self.topics.index_again(slices, topics)
+        await self.groups.index_again(slices, groups)
+        await self.queries.index_again(slices, groups)
         self._hurried = False
 
     def _forget(self, held: HeldShare) -> None:
@@ -193,7 +191,8 @@ class Mirror:
             due.update(own.forget(what) if found.whole else ())
             due.update(take(found.rows, found.gone))
             own.versions[what], more = found.version, found.more
-            await slices.rest()
+            if slices.spent(len(found.rows) + len(found.gone)):
+                await slices.rest()
 
     async def _update(self, member: ClusterMember, held: HeldShare) -> None:
         """Take what changed at one gateway. Without an answer it is silent."""
@@ -268,11 +267,8 @@ class Mirror:
             self._due_topics.add(name)
             await slices.pause()
 
-    async def _merge(self, slices: Slices) -> tuple[bool, bool]:
-        """Compute what is due: topics first, then the groups that read them.
-
-        Returns whether topics changed, and whether groups did.
-        """
+    async def _merge(self, slices: Slices) -> tuple[set[str], set[str]]:
+        """Compute what is due: topics first, then the groups that read them. Returns their names."""
         shares = [self._own, *self._held.values()]
         silent = any(each.silent is not None for each in shares)
         due, self._due_topics = self._due_topics, set()
@@ -284,7 +280,7 @@ class Mirror:
         for name in groups:
             self._merge_group(name, shares)
             await slices.pause()
-        return bool(due), bool(groups)
+        return due, groups
 
     def _merge_topic(self, name: str, shares: list[HeldShare], *, silent: bool) -> None:
         topic = self._known.get(name)

@@ -11,46 +11,67 @@ from ledger.tasks import start_once
 
 T = TypeVar("T")
 
-SLICE_S: Final = 0.0005
+SLICE_S: Final = 0.00025
 """The longest stretch of work between two turns of other tasks, but for its last step."""
 
-_REST_S: Final = 0.002  # between two slices in the background: it uses a fifth of a core at most
+PAGE_REST_S: Final = 0.001
+"""Between two slices of a page. A producer is answered in some turns of the loop: with none
+between two slices, each of its turns would wait for a slice.
+"""
+
+_REST_S: Final = 0.002  # between two slices in the background: it uses a ninth of a core at most
 _PAUSE_SHARE: Final = 0.1  # of the period, between two computations that take longer than it
 _STEPS: Final = 16  # between two looks at the time
-_SORTED_AT_ONCE: Final = 500
+_SORTED_AT_ONCE: Final = 250
 
 
 class Slices:
     """Counts the time of one piece of work. Call `pause` after each step of some microseconds.
 
     `hurried` work rests for no time between its slices: a caller waits for it. `long_steps` take
-    more than some microseconds each: the time is looked at after every one.
+    more than some microseconds each: the time is looked at after every one. `rest_s` is another
+    time between two slices.
     """
 
-    __slots__ = ("_began_s", "_every", "_now_s", "_rest_s", "_steps")
+    __slots__ = ("_began_s", "_every", "_left", "_now_s", "_rest_s")
 
-    def __init__(self, *, hurried: bool = False, long_steps: bool = False) -> None:
-        self._rest_s = 0.0 if hurried else _REST_S
+    def __init__(
+        self, *, hurried: bool = False, long_steps: bool = False, rest_s: float = _REST_S
+    ) -> None:
+        self._rest_s = 0.0 if hurried else rest_s
         self._every = 1 if long_steps else _STEPS
-        self._steps = 0
+        self._left = self._every  # steps before the next look at the time
         self._now_s = asyncio.get_running_loop().time
         self._began_s = self._now_s()
 
     @property
     def used_up(self) -> bool:
         """True if the slice is over: await `rest` then. Cheap enough for each step."""
-        self._steps += 1
-        return not self._steps % self._every and self._now_s() - self._began_s >= SLICE_S
+        return self.spent(1)
+
+    def spent(self, steps: int) -> bool:
+        """Count steps, which were one piece of work. Returns True if the slice is over."""
+        self._left -= steps
+        if self._left > 0:
+            return False
+        self._left = self._every
+        return self._now_s() - self._began_s >= SLICE_S
 
     async def rest(self) -> None:
         """Let other tasks run, and begin the next slice."""
         await asyncio.sleep(self._rest_s)
+        self._left = self._every
         self._began_s = self._now_s()
 
     async def pause(self) -> None:
         """Rest if the slice is over."""
         if self.used_up:
             await self.rest()
+
+
+def page_slices() -> Slices:
+    """Return slices for a request that waits. Each step takes more than some microseconds."""
+    return Slices(long_steps=True, rest_s=PAGE_REST_S)
 
 
 async def sorted_in_slices(

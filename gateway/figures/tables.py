@@ -7,16 +7,20 @@ import base64
 import binascii
 import json
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
-from gateway.figures.slices import Slices, sorted_in_slices
+from gateway.figures.slices import Slices, page_slices, sorted_in_slices
 
 Row = TypeVar("Row")
 
 SortKey = tuple[float, str]
 
+UNUSED_S: Final = 60.0
+"""How long an order is kept up to date after the last page in it."""
+
+_MOVED_MAX: Final = 100  # rows that are put in their new places one by one; with more it is sorted
 _STEP: Final = 250  # names that a search looks at before it looks at the time
 _SEARCHED_MAX: Final = (
     1_000  # characters of a name that a search sees: the name of a group may be long
@@ -48,6 +52,19 @@ class Rows(NamedTuple, Generic[Row]):
     total: int
 
 
+class _Index:
+    """The rows of a table in one order. Changes replace `entries`, so readers keep theirs."""
+
+    __slots__ = ("asked_s", "entries", "keys", "stale")
+
+    def __init__(self, entries: list[tuple[SortKey, str]]) -> None:
+        self.entries = entries
+        self.keys: dict[str, SortKey] = {name: key for key, name in entries}
+        # Names that changed since their keys were computed.
+        self.stale: set[str] = set()
+        self.asked_s = 0.0  # when a page asked for it last, on the clock of the loop
+
+
 class Table(Generic[Row]):
     """Rows by name. Its owner changes `rows`, then calls `index_again`.
 
@@ -58,21 +75,56 @@ class Table(Generic[Row]):
         self._orders = orders
         self.rows: dict[str, Row] = {}
         # The keys and names by order. Only those that a page asked for.
-        self._indexes: dict[str, list[tuple[SortKey, str]]] = {}
+        self._indexes: dict[str, _Index] = {}
         # The names of an index in lower case, and the index: made by the first search in it.
         self._lowered: dict[str, tuple[list[tuple[SortKey, str]], list[str]]] = {}
-        # Indexes that a page waits for, with the event that is set when it is there.
-        self._building: dict[str, asyncio.Event] = {}
+        # Indexes that a page waits for, with the event that is set when it is there, and the names
+        # that changed since it began.
+        self._building: dict[str, tuple[asyncio.Event, set[str]]] = {}
 
     @property
     def orders(self) -> list[str]:
         return list(self._orders)
 
-    async def index_again(self, slices: Slices) -> None:
-        """Build each index in use anew."""
-        for order in list(self._indexes):
-            self._indexes[order] = await self._sorted(order, slices)
-            self._lowered.pop(order, None)
+    async def index_again(self, slices: Slices, changed: Collection[str] | None = None) -> None:
+        """Bring each index in use up to date. `changed` are names of rows; None is all of them."""
+        now_s = asyncio.get_running_loop().time()
+        for _, stale in self._building.values():
+            stale.update(self.rows if changed is None else changed)
+        for order, index in list(self._indexes.items()):
+            if now_s - index.asked_s > UNUSED_S:
+                del self._indexes[order]
+                self._lowered.pop(order, None)
+                continue
+            index.stale.update({*index.keys, *self.rows} if changed is None else changed)
+            if index.stale:
+                await self._renew(order, index, slices)
+
+    async def _renew(self, order: str, index: _Index, slices: Slices) -> None:
+        """Put the rows whose keys changed in their places."""
+        key, rows = self._orders[order], self.rows
+        names, index.stale = index.stale, set()
+        moved: list[tuple[str, SortKey | None]] = []
+        for name in names:
+            row = rows.get(name)
+            now = None if row is None else key(row)
+            if now != index.keys.get(name):
+                moved.append((name, now))
+            await slices.pause()
+        if not moved:
+            return
+        if len(moved) > _MOVED_MAX:
+            entries = await self._sorted(order, slices)
+            index.keys = {name: key for key, name in entries}
+        else:
+            entries = index.entries.copy()
+            for name, now in moved:
+                _move(entries, name, index.keys.pop(name, None), now)
+                if now is not None:
+                    index.keys[name] = now
+                await slices.pause()
+        index.entries = entries
+        self._lowered.pop(order, None)
 
     async def _sorted(self, order: str, slices: Slices) -> list[tuple[SortKey, str]]:
         key, rows = self._orders[order], self.rows
@@ -88,14 +140,19 @@ class Table(Generic[Row]):
         while order not in self._indexes:
             waiting = self._building.get(order)
             if waiting is not None:
-                await waiting.wait()
+                await waiting[0].wait()
                 continue
-            self._building[order] = asyncio.Event()
+            stale: set[str] = set()
+            self._building[order] = asyncio.Event(), stale
             try:
-                self._indexes[order] = await self._sorted(order, Slices(hurried=True))
+                index = _Index(await self._sorted(order, Slices(hurried=True)))
+                index.stale = stale
+                self._indexes[order] = index
             finally:
-                self._building.pop(order).set()
-        return self._indexes[order]
+                self._building.pop(order)[0].set()
+        index = self._indexes[order]
+        index.asked_s = asyncio.get_running_loop().time()
+        return index.entries
 
     async def page(
         self, order: str, cursor: str | None, limit: int, search: Search | None = None
@@ -121,7 +178,7 @@ class Table(Generic[Row]):
         kept = self._lowered.get(order)
         if kept is not None and kept[0] is index:
             return kept[1]
-        slices = Slices(hurried=True, long_steps=True)
+        slices = page_slices()
         names: list[str] = []
         for first in range(0, len(index), _STEP):
             names += [name[:_SEARCHED_MAX].lower() for _, name in index[first : first + _STEP]]
@@ -134,7 +191,7 @@ async def _matching(
     index: list[tuple[SortKey, str]], names: list[str], at: int, limit: int, search: Search
 ) -> tuple[list[tuple[SortKey, str]], int]:
     """Return matching entries from `at` on, and how many match in the whole index."""
-    slices = Slices(hurried=True, long_steps=True)
+    slices = page_slices()
     text, pattern = search
     found: list[tuple[SortKey, str]] = []
     total = 0
@@ -151,6 +208,16 @@ async def _matching(
             found += behind[: limit - len(found)]
         await slices.pause()
     return found, total
+
+
+def _move(
+    entries: list[tuple[SortKey, str]], name: str, before: SortKey | None, now: SortKey | None
+) -> None:
+    """Move one entry from its place before to the one of now. None is none."""
+    if before is not None:
+        del entries[bisect_left(entries, before, key=_key)]
+    if now is not None:
+        insort(entries, (now, name), key=_key)
 
 
 def _key(entry: tuple[SortKey, str]) -> SortKey:

@@ -41,6 +41,11 @@ class Rates:
         """True if nothing grew between the two looks that rates count from."""
         return self._anchor[1:] == self._next[1:] and self._anchor.at_s != self._next.at_s
 
+    def rested(self, until_s: float) -> None:
+        """Count from `WINDOW_S` before a time, until which nothing grew and nothing looked."""
+        begin_s = max(self._next.at_s, until_s - WINDOW_S)
+        self._anchor = self._next = self._next._replace(at_s=begin_s)
+
     def begin(self, at_s: float, records: int, written: int) -> None:
         """Forget what was before."""
         self._anchor = self._next = Anchor(at_s, records, written)
@@ -65,52 +70,79 @@ class Rates:
 class SampledPartition:
     """What rates of one partition are computed from, from its first look until it is lost."""
 
-    __slots__ = ("_newest", "_rates", "_row", "_segments", "_written", "partition", "round")
+    __slots__ = (
+        "_losses",
+        "_newest",
+        "_rates",
+        "_row",
+        "_segments",
+        "_settled",
+        "_written",
+        "index",
+        "partition",
+    )
 
-    def __init__(self, partition: Partition, now_s: float) -> None:
+    def __init__(self, index: int, partition: Partition, now_s: float) -> None:
+        self.index = index
         self.partition = partition
-        self.round = 0  # of the last sample that looked at it
         # The bytes of one copy that were written since the first look, and how far that counts.
         self._written = 0
         self._newest = newest_written(partition.stream)
         self._rates = Rates(now_s, partition.high_watermark, 0)
         self._row: PartitionFigures | None = None
-        self._segments: object = None  # the list of segments of `_row`, which is never changed
+        # The lists of segments and of accepted losses of `_row`: both are replaced by changes.
+        self._segments: object = None
+        self._losses: object = None
+        # True if time alone does not change `_row`: its rates are 0 and no reader waits.
+        self._settled = False
 
-    def look(self, index: int, copies: int, now_s: float) -> PartitionFigures:
-        """Return the figures of now. The same object as before if nothing changed."""
-        partition, row = self.partition, self._row
-        start, end = partition.log_start_offset, partition.high_watermark
-        segments = partition.stream.segments
-        if (
-            row is not None
-            and row.end == end
-            and row.start == start
-            and self._segments is segments
-            and self._rates.still
-            and row.records_per_s == 0
-            and not row.blocked
+    @property
+    def unchanged(self) -> bool:
+        """True if this broker leads it as before, and a look would return the same figures."""
+        row, partition = self._row, self.partition
+        stream = partition.stream
+        return (
+            self._settled
+            and row is not None
+            and partition.readable
+            and stream.end_sequence_id == row.end
+            and stream.start_sequence_id == row.start
+            and stream.segments is self._segments
+            and stream.accepted_losses is self._losses
             and not partition.losses.blocked
-        ):
+        )
+
+    def look(self, copies: int, now_s: float, before_s: float) -> PartitionFigures:
+        """Return the figures of now. The same object as before if nothing changed.
+
+        `before_s` is the time of the sample before, in which it was unchanged or looked at.
+        """
+        partition, row = self.partition, self._row
+        if row is not None and self.unchanged:
             return row
+        if self._settled:
+            self._rates.rested(before_s)
+        stream = partition.stream
+        start, end = partition.log_start_offset, partition.high_watermark
         records_per_s, bytes_per_s = self._rates_of(end, now_s)
         blocked, lost = _blocked(partition, start)
-        self._segments = segments
+        self._segments, self._losses = stream.segments, stream.accepted_losses
+        still = self._rates.still and records_per_s == bytes_per_s == 0
+        self._settled = still and not partition.losses.blocked
         found = PartitionFigures(
-            index,
+            self.index,
             start,
             end,
-            held_bytes(partition.stream, copies),
-            len(segments),
+            held_bytes(stream, copies),
+            len(stream.segments),
             records_per_s,
             bytes_per_s,
             blocked,
             lost,
         )
-        if row is not None and found == row:
-            return row
-        self._row = found
-        return found
+        if row is None or found != row:
+            self._row = row = found
+        return row
 
     def _rates_of(self, end: int, now_s: float) -> tuple[float | None, float | None]:
         stream = self.partition.stream

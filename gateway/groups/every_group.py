@@ -4,13 +4,16 @@ Loaded groups are in memory. The offsets of an idle group are read from the stor
 in each look, and remembered until the group is loaded, as by a commit, and for `HOLD_S` at most. A
 group that another broker has claimed may be among the idle ones; `claimed` is False for it. Its
 commits are seen only there, so its offsets are read again.
+
+A group that has the same mark as at the last look has not changed since. The caller may leave it
+out before its offsets are decoded.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
 
 from gateway.cluster.port import GroupClaims
 from gateway.core.group_members import State
@@ -27,8 +30,20 @@ HOLD_S = 300.0
 _AT_ONCE = 4
 
 Offsets = Mapping[TopicIdPartition, CommittedOffset]
-Pause = Callable[[], Awaitable[None]]
-"""Lets other tasks run if the slice is used up. Called after each group."""
+Mark = tuple[object, ...]
+"""What a group shows besides its offsets, and what changes with them. Marks are compared."""
+
+IsKnown = Callable[[str, Mark], bool]
+"""Returns whether the caller has what a group of this name shows with this mark."""
+
+
+class Turns(Protocol):
+    """Says when other tasks are to run. It is asked after each group."""
+
+    @property
+    def used_up(self) -> bool: ...
+
+    async def rest(self) -> None: ...
 
 
 class GroupStanding(NamedTuple):
@@ -40,6 +55,7 @@ class GroupStanding(NamedTuple):
     members: int
     claimed: bool  # False: it is idle, and another broker may have claimed it meanwhile
     offsets: Offsets | None  # None until they were read from the store
+    mark: Mark
     type: str = CLASSIC_GROUP  # as in ListGroups
 
 
@@ -57,8 +73,8 @@ class EveryGroup:
         self._loaded_groups = loaded_groups
         self._scanner = scanner
         self._claims = claims
-        # When the idle groups of this broker were read last, and their offsets. Pruned by each
-        # look.
+        # When the idle groups of this broker were read last, and their offsets. Pruned by a look
+        # that finds others in it.
         self._read: dict[str, tuple[float, Offsets]] = {}
 
     @property
@@ -66,35 +82,52 @@ class EveryGroup:
         """True while this broker may answer as coordinator."""
         return self._loaded_groups.serves()
 
-    async def look(self, pause: Pause, reads_max: int) -> AsyncGenerator[GroupStanding]:
-        """Yield every group once. Reads up to `reads_max` groups: those not read yet come first."""
+    async def look(
+        self, turns: Turns, reads_max: int, is_known: IsKnown
+    ) -> AsyncGenerator[GroupStanding]:
+        """Yield every group once, except known ones.
+
+        Reads up to `reads_max` groups from the store: those not read yet come first.
+        """
         groups = self._loaded_groups.groups
         for name in list(groups):
             self._read.pop(name, None)
             each = groups.get(name)
             if each is not None and each.group.state is not State.DEAD:
                 kind = each.protocol_type or ""
-                yield GroupStanding(
-                    name, each.state, kind, each.members, True, each.offsets, each.kind
-                )
-            await pause()
+                mark: Mark = (each, each.commits, each.state, kind, each.members, each.kind)
+                if not is_known(name, mark):
+                    yield GroupStanding(
+                        name, each.state, kind, each.members, True, each.offsets, mark, each.kind
+                    )
+            if turns.used_up:
+                await turns.rest()
         idle: list[str] = []
         for name in list(self._scanner.idle):
             if name not in groups and self._claims.candidate(name):
                 idle.append(name)
-            await pause()
-        await self._read_some(await self._due(idle, pause), reads_max)
-        await self._prune(idle, pause)
+            if turns.used_up:
+                await turns.rest()
+        await self._read_some(await self._due(idle, turns), reads_max)
+        was_read = 0
         for name in idle:
             known = self._scanner.idle.get(name)
             if known is not None and name not in groups:
-                _, offsets = self._read.get(name, (0.0, None))
-                yield GroupStanding(
-                    name, State.EMPTY, known.protocol_type, 0, False, offsets, known.kind
-                )
-            await pause()
+                read = self._read.get(name)
+                was_read += read is not None
+                offsets = None if read is None else read[1]
+                if not is_known(name, (known, offsets)):
+                    yield GroupStanding(
+                        *(name, State.EMPTY, known.protocol_type, 0, False, offsets),
+                        (known, offsets),
+                        known.kind,
+                    )
+            if turns.used_up:
+                await turns.rest()
+        if was_read != len(self._read):
+            await self._prune(idle, turns)
 
-    async def _due(self, idle: Iterable[str], pause: Pause) -> list[str]:
+    async def _due(self, idle: Iterable[str], turns: Turns) -> list[str]:
         """Return the groups that were not read yet, then those that were read long ago."""
         new: list[str] = []
         old: list[str] = []
@@ -105,7 +138,8 @@ class EveryGroup:
                 new.append(name)
             elif read[0] < old_s:
                 old.append(name)
-            await pause()
+            if turns.used_up:
+                await turns.rest()
         return new + old
 
     async def _read_some(self, names: Iterable[str], reads_max: int) -> None:
@@ -122,8 +156,9 @@ class EveryGroup:
                 self._read[name] = asyncio.get_running_loop().time(), found.offsets
             await asyncio.sleep(0)
 
-    async def _prune(self, idle: Iterable[str], pause: Pause) -> None:
+    async def _prune(self, idle: Iterable[str], turns: Turns) -> None:
         kept = set(idle)
         for name in [each for each in self._read if each not in kept]:
             del self._read[name]
-            await pause()
+            if turns.used_up:
+                await turns.rest()

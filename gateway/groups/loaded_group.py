@@ -27,6 +27,7 @@ class LoadedGroup:
     """One claimed group, from its load until it is unloaded or deleted."""
 
     __slots__ = (
+        "commits",
         "consumer",
         "counted",
         "empty_since_ms",
@@ -57,6 +58,8 @@ class LoadedGroup:
         # Durable committed offsets: a view of the store's claim, which owns them. The view shows a
         # commit once its write has succeeded.
         self.offsets = found.offsets
+        # Counts the writes that have ended. `offsets` change only with one of them.
+        self.commits = 0
         # True if the group is in the store. Set by a successful write, cleared by a deletion.
         self.stored = found.exists
         # The number of accepted writes whose outcome is not known yet.

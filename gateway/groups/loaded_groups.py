@@ -412,6 +412,7 @@ class LoadedGroups:
 
     def _on_written(self, loaded: LoadedGroup, durable: Future[None]) -> None:
         loaded.writes -= 1
+        loaded.commits += 1
         if durable is loaded.last_write:
             loaded.last_write = None
         if durable is loaded.last_change:

@@ -16,8 +16,14 @@ from starlette.routing import BaseRoute, Route
 
 from gateway.access import auditing
 from gateway.admin.client import AdminError, Unreachable
+from gateway.figures.slices import PAGE_REST_S
 from gateway.http.asking import address_of, asked_of, path_of, principal_of, require
-from gateway.http.compressed import LOOP_BYTES_MAX, encoded, response_of
+from gateway.http.compressed import (
+    LOOP_BYTES_MAX,
+    encoded,
+    response_in_slices,
+    response_of,
+)
 from gateway.http.event_stream import EventStream
 from gateway.http.file_stream import FileStream, first_piece
 from gateway.http.forms import form_of, place_after, require_own_page
@@ -80,6 +86,7 @@ class PageRoutes:
         shared.update(FUNCTIONS)
         self._plots = Plots(self._templates, self._history)
         shared["ui_plot"] = self._plots.place
+        shared["ui_rows"] = self._plots.rows
 
     def routes(self) -> list[BaseRoute]:
         """Return a route for each row, and for each static file."""
@@ -106,8 +113,10 @@ class PageRoutes:
 
     def _html(self, page: Page) -> _Endpoint:
         async def answer(request: Request) -> Response:
+            await asyncio.sleep(PAGE_REST_S)  # finding the route was a slice
             asked = asked_of(self._site, request, page.needs)
             found = await _of(page.view(asked, self._site))
+            await asyncio.sleep(PAGE_REST_S)
             drawn = await self._drawn_page(page, asked, found, request)
             if isinstance(drawn, Response):
                 return drawn
@@ -130,9 +139,9 @@ class PageRoutes:
         is_small = asked.limit <= LIMIT and page.is_small(found)
         if is_small and self._plots.knows(template):
             drawn = await self._plots.rendered_in_slices(template, **values)
-            if len(drawn.text) <= LOOP_BYTES_MAX:
-                await asyncio.sleep(0)
-                return whole(drawn)
+            await asyncio.sleep(PAGE_REST_S)
+            if len(drawn.text) <= LOOP_BYTES_MAX and not drawn.places:
+                return await response_in_slices(request, drawn.text.encode(), _HTML)
             return await in_thread(whole, drawn)
         return await in_thread(lambda: whole(self._plots.rendered(template, **values)))
 

@@ -1,9 +1,10 @@
-"""Draws the plots of a page after its template was rendered.
+"""Draws the plots of a page after its template was rendered, and the rows of tables in slices.
 
 A template is rendered in a thread, in one go, or in slices on the loop if the page is small. The
 history of a plot is asked for on the loop.
-So `ui.plot` leaves a mark in the text, and the drawing is put there afterwards. The marks contain a
-secret of this process: no value that the page shows can be taken for one.
+So `ui.plot` leaves a mark in the text, and the drawing is put there afterwards. In slices a table
+does so too: a template renders it in one step, however many rows it has. The marks contain a secret
+of this process: no value that the page shows can be taken for one.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from urllib.parse import parse_qsl, urlsplit
 from jinja2 import Environment
 from markupsafe import Markup
 
-from gateway.figures.slices import Slices
+from gateway.figures.slices import page_slices
 from gateway.http.pages import Asked, Json, Refused
 from gateway.http.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Plot, plot_of
+from gateway.http.shown import Columns, FoundRows, rows
 
 History = Callable[[str, Asked], Awaitable[Json]]
 """Returns the JSON that the page at a path shows for a request. Raises Refused."""
 
 PLOTS_MAX: Final = 100  # of one page
+ROWS_AT_ONCE: Final = 8
+"""Rows of a table that are drawn in one step, in a tenth of a millisecond."""
 
 _PLACE: Final = {
     "width": WIDTH,
@@ -55,6 +59,9 @@ class Rendered(NamedTuple):
 _places: ContextVar[list[Place]] = ContextVar("_places")
 """The places of the page that is being rendered."""
 
+_tables: ContextVar[list[tuple[Columns, FoundRows]] | None] = ContextVar("_tables", default=None)
+"""The tables of the page that is being rendered in slices, None while one is rendered at once."""
+
 
 class Plots:
     """Draws the plots of these templates. `history` returns what a path of the API answers."""
@@ -67,6 +74,8 @@ class Plots:
         secret = secrets.token_hex(16)
         self._mark = f"<!--{secret} {{}}-->"
         self._marks = re.compile(rf"<!--{secret} (\d+)-->")
+        self._table_mark = f"<!--{secret} rows {{}}-->"
+        self._table_marks = re.compile(rf"<!--{secret} rows (\d+)-->")
 
     def place(self, title: str, unit: str, href: str) -> Markup:
         """Return the mark of a plot, for templates. Beyond PLOTS_MAX it is empty."""
@@ -75,6 +84,14 @@ class Plots:
             return Markup()
         places.append(Place(str(title), str(unit), str(href)))
         return Markup(self._mark.format(len(places) - 1))
+
+    def rows(self, columns: Columns, found: FoundRows) -> Markup:
+        """Return the rows of a table, for templates; in slices the mark of many rows."""
+        later = _tables.get()
+        if later is None or len(found) <= ROWS_AT_ONCE:
+            return rows(columns, found)
+        later.append((columns, found))
+        return Markup(self._table_mark.format(len(later) - 1))
 
     def rendered(self, template: str, **values: Any) -> Rendered:
         """Render a template. May run in a thread."""
@@ -92,18 +109,33 @@ class Plots:
         return template in self._known
 
     async def rendered_in_slices(self, template: str, **values: Any) -> Rendered:
-        """Render a known template on the loop. The rows of one table are one step."""
-        slices = Slices(hurried=True, long_steps=True)
+        """Render a known template on the loop. `ROWS_AT_ONCE` rows of a table are one step."""
+        slices = page_slices()
         pieces: list[str] = []
         places: list[Place] = []
-        token = _places.set(places)
+        tables: list[tuple[Columns, FoundRows]] = []
+        token, other = _places.set(places), _tables.set(tables)
         try:
             for piece in self._templates.get_template(template).generate(**values):
                 pieces.append(piece)
-                await slices.pause()
+                if slices.used_up:
+                    await slices.rest()
         finally:
             _places.reset(token)
-        return Rendered("".join(pieces), places)
+            _tables.reset(other)
+        # Text and numbers of tables in turn: the marks are in the text once each.
+        parts = self._table_marks.split("".join(pieces)) if tables else pieces
+        drawn: list[str] = []
+        for at, part in enumerate(parts):
+            if not tables or at % 2 == 0:
+                drawn.append(part)
+                continue
+            columns, found = tables[int(part)]
+            for first in range(0, len(found), ROWS_AT_ONCE):
+                drawn.append(rows(columns, found[first : first + ROWS_AT_ONCE]))
+                if slices.used_up:
+                    await slices.rest()
+        return Rendered("".join(drawn), places)
 
     async def histories(self, page: Rendered, asked: Asked) -> list[Json | Refused]:
         """Ask for the history of each plot."""

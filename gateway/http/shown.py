@@ -226,7 +226,13 @@ def _cell(value: Any, href: Any, kind: str) -> str:
     return shown if href is None else f'<a href="{escape(local(href))}">{shown}</a>'
 
 
-def rows(columns: Sequence[tuple[str, str, str]], found: Sequence[Mapping[str, Any]]) -> Markup:
+Columns = Sequence[tuple[str, str, str]]
+"""Key, label and kind of each column of a table."""
+
+FoundRows = Sequence[Mapping[str, Any]]
+
+
+def rows(columns: Columns, found: FoundRows) -> Markup:
     """Return the rows of a table. The first cell of each heads it."""
     if not found:
         return Markup(f'<tr class="empty"><td colspan="{len(columns)}">none</td></tr>\n')

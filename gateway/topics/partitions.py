@@ -101,6 +101,7 @@ class Partitions:
         self._internal: dict[tuple[str, int], Partition] = {}
         self._by_key: dict[StreamKey, Partition] = {}
         self._names: dict[StreamKey, tuple[str, int]] = {}
+        self.changes = 0  # counts what these tables gained and lost
         # The followers, from the first one on. None is of a partition in `_by_key`.
         self._followers: Followers | None = None
         self._empty = EmptyPartition()  # every partition of a topic without streams
@@ -356,6 +357,7 @@ class Partitions:
         (self._internal if topic.is_internal else self._by_name)[name, index] = partition
         self._by_key[key] = partition
         self._names[key] = (name, index)
+        self.changes += 1
         if self._stopping:
             partition.abandon()
         else:
@@ -381,6 +383,7 @@ class Partitions:
     def _forget(self, key: StreamKey) -> Partition | None:
         partition = self._by_key.pop(key, None)
         named = self._names.pop(key, None)
+        self.changes += partition is not None
         for table in (self._by_name, self._internal):
             if named is not None and table.get(named) is partition:
                 del table[named]

@@ -15,7 +15,7 @@ from typing import Final
 from ledger.bookie import directory
 from ledger.bookie.answer_room import Share
 from ledger.bookie.config import BookieConfig
-from ledger.bookie.disk_space import DiskSpaceMonitor
+from ledger.bookie.disk_space import DiskSpaceMonitor, LogFileCount
 from ledger.bookie.entry_head import parse_head
 from ledger.bookie.entry_reader import EntryReader
 from ledger.bookie.fences import FENCED_BYTES_MAX, Fences
@@ -31,7 +31,6 @@ from ledger.core.journal_format import (
     RECORD_HEADER_BYTES,
     LogPosition,
     RecordType,
-    parse_file_name,
 )
 from ledger.errors import ForeignDirectory
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
@@ -100,6 +99,7 @@ class Bookie:
         # Decides by the free disk space whether adds are accepted. `start` ends with the first
         # check.
         self._disk_space = DiskSpaceMonitor(disk, clock, config)
+        self._log_files = LogFileCount(disk)
         # Set once the bookie has stopped because of an error; never cleared.
         self._failed = asyncio.Event()
         # Adds refused because their digest does not match: damaged on the way or by the client.
@@ -388,8 +388,8 @@ class Bookie:
         """Implement `Bookies.stats`. The disk size is the sum of log files and free space."""
         try:
             free_bytes = self._disk.free_bytes()
-            logs = sum(1 for name in self._disk.names() if parse_file_name(name) is not None)
-            ledgers = len(self._index.ledgers())
+            logs = self._log_files.at(self._journal.file_id, self._index.files_dropped)
+            ledgers = self._index.ledger_count()
         except OSError:
             return BookieStats(Status.IO_ERROR)
         disk_bytes = logs * self._config.file_bytes + free_bytes

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from ledger.bookie.config import BookieConfig
+from ledger.core.journal_format import parse_file_name
 from ledger.ports.clock import Clock
 from ledger.ports.disk import Disk
 
@@ -90,3 +91,26 @@ class DiskSpaceMonitor:
     def on_write_refused(self) -> None:
         """Record that a write found no space. The disk counts as full, whatever statvfs returns."""
         self.full = True
+
+
+class LogFileCount:
+    """The number of log files on the disk, listed again only after files came or went."""
+
+    __slots__ = ("_count", "_disk", "_mark")
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._count = 0
+        # What the caller passed at the last listing. None before the first one.
+        self._mark: tuple[int, int] | None = None
+
+    def at(self, newest: int, dropped: int) -> int:
+        """Return the number of log files. Raises OSError.
+
+        `newest` is the number of the newest file, and `dropped` counts the deleted ones.
+        """
+        if self._mark != (newest, dropped):
+            names = self._disk.names()
+            self._count = sum(1 for name in names if parse_file_name(name) is not None)
+            self._mark = newest, dropped
+        return self._count

@@ -73,6 +73,10 @@ class EntryIndex:
         # The extents that readers looked up last, one for a ledger, at most `_FOUND_MAX`, least
         # recently used first. Emptied by changes of the table.
         self._found: OrderedDict[int, Extent] = OrderedDict()
+        # The number of ledgers that `ledgers` would list. None before it is first asked for.
+        self._ledger_count: int | None = None
+        # The number of files that were dropped. Only grows.
+        self.files_dropped = 0
 
     @property
     def batch_due(self) -> bool:
@@ -106,7 +110,12 @@ class EntryIndex:
         state.limbo = ledger < self.limbo_below
         state.fenced = state.limbo or ledger < self.fenced_below
         self._states[ledger] = state
+        self._count(1)
         return state
+
+    def _count(self, more: int) -> None:
+        if self._ledger_count is not None:
+            self._ledger_count += more
 
     def put(self, state: LedgerDescriptor, entry: int, location: EntryLocation) -> None:
         """Record that the entry is durable at `location`."""
@@ -218,6 +227,7 @@ class EntryIndex:
             self._changed.add(state)
         for state in self._changed:
             assert self._states.get(state.ledger) is state  # each ledger has only one descriptor
+            state.stored = True
             puts.append((_LEDGER_KEY.pack(b"l", state.ledger), state.encode()))
         puts.extend(self._usage_rows())
         if mark is not None:
@@ -270,7 +280,9 @@ class EntryIndex:
         puts: list[tuple[bytes, bytes]] = []
         for ledger in gone:
             state = self.state(ledger) or self.create(ledger, None)
-            state.deleted = state.fenced = True
+            state.deleted = state.fenced = state.stored = True
+            self._count(-state.counted)
+            state.counted = False
             state.stored_last = -1
             state.recent = {
                 entry: it for entry, it in state.recent.items() if type(it) is not EntryLocation
@@ -296,7 +308,7 @@ class EntryIndex:
         for ledger in self.ledgers():
             state = self.state(ledger)
             if state is not None and ledger < below and (again or not state.limbo_ended):
-                state.fenced = state.limbo = True
+                state.fenced = state.limbo = state.stored = True
                 state.limbo_ended = False
                 puts.append((_LEDGER_KEY.pack(b"l", ledger), state.encode()))
         self._table.write(puts)
@@ -310,7 +322,7 @@ class EntryIndex:
         for ledger in self.ledgers():
             state = self.state(ledger)
             if state is not None and ledger < below and not state.fenced:
-                state.fenced = True
+                state.fenced = state.stored = True
                 puts.append((_LEDGER_KEY.pack(b"l", ledger), state.encode()))
         self._table.write(puts)
 
@@ -322,6 +334,12 @@ class EntryIndex:
             if ledger not in self._states and not LedgerDescriptor.decode(ledger, value).deleted:
                 known.add(ledger)
         return sorted(known)
+
+    def ledger_count(self) -> int:
+        """Return the length of `ledgers`. Only the first call looks at all. Raises OSError."""
+        if self._ledger_count is None:
+            self._ledger_count = len(self.ledgers())
+        return self._ledger_count
 
     def newest_ledger(self) -> int:
         """Return the highest ledger id that was ever known here, also if deleted; -1 if none."""
@@ -339,6 +357,7 @@ class EntryIndex:
 
     def drop_file(self, file_id: int) -> None:
         """Remove the usage of a file that no location refers to any more. Raises OSError."""
+        self.files_dropped += 1
         ledgers = self._usage.pop(file_id, {})
         self._usage_changed -= {(file_id, ledger) for ledger in ledgers}
         if ledgers:
@@ -395,11 +414,19 @@ class EntryIndex:
         are written.
         """
         if len(self._states) > self._config.ledgers_in_memory_max:
-            self._states = {
+            kept = {
                 ledger: state
                 for ledger, state in self._states.items()
                 if state.recent or state.busy
             }
+            # A ledger whose creation was refused is in no table: without its state it is unknown.
+            self._count(
+                -sum(
+                    state.counted and not state.stored and ledger not in kept
+                    for ledger, state in self._states.items()
+                )
+            )
+            self._states = kept
 
     def _scan(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         while rows := self._table.scan(first, end, _SCAN_LIMIT):

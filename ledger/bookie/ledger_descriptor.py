@@ -57,6 +57,7 @@ class LedgerDescriptor(FenceState):
 
     __slots__ = (
         "busy",
+        "counted",
         "digests",
         "fence_logged",
         "key_logged",
@@ -68,6 +69,7 @@ class LedgerDescriptor(FenceState):
         "limbo_ended",
         "limbo_ends_queued",
         "recent",
+        "stored",
         "stored_last",
     )
 
@@ -107,6 +109,10 @@ class LedgerDescriptor(FenceState):
         # Entries that the index does not have: a QueuedRecord until durable, then an EntryLocation
         # until the next index batch.
         self.recent: dict[int, EntryLocation | QueuedRecord] = {}
+        # True if the index counts it among its ledgers: until it is deleted. Set by the index.
+        self.counted = True
+        # True once the index's table has its state. Set by the index.
+        self.stored = False
 
     def check_digest(self, body: Sequence[Buffer]) -> bool:
         """Return False if the ledger's digests are CRC32C, and the one of this entry is wrong.
@@ -155,4 +161,5 @@ class LedgerDescriptor(FenceState):
         state.limbo_ended = bool(flags & _LIMBO_ENDED)
         state.lac = lac
         state.key_queued = state.key_logged = bool(flags & _KEY_LOGGED)
+        state.counted, state.stored = not state.deleted, True
         return state

@@ -55,8 +55,8 @@ class Templates:
         filters = cast("dict[str, Any]", environment.filters)
         filters["url_part"] = partial(quote, safe="")
         self.plots = Plots(environment, history)
-        shared = {"menu": [], "site": None, "ui_plot": self.plots.place, **shared}
-        environment.globals.update(FUNCTIONS, **shared)
+        own = {"ui_plot": self.plots.place, "ui_rows": self.plots.rows}
+        environment.globals.update(FUNCTIONS, **{"menu": [], "site": None, **own, **shared})
 
     def drawn(self, asked: Asked, **values: Any) -> str:
         """Return the page. Playwright may have the event loop, so this runs without one."""

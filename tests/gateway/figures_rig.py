@@ -85,7 +85,7 @@ def paper_context(catalog, *node_ids):
         clock=SimClock(),
         config=SimpleNamespace(zookeeper="paper"),
         groups=SimpleNamespace(every_group=lambda: SimpleNamespace(serves=False)),
-        partitions=SimpleNamespace(opened=lambda name, index: None),
+        partitions=SimpleNamespace(changes=0, led=lambda name, index: None),
         read_only_groups=SimpleNamespace(names=list),
         lazy={},
     )

@@ -17,6 +17,7 @@ from gateway.admin.group_lag import lag_row
 from gateway.admin.top_figures import lag_of
 from gateway.core.figures import by_size, first_unread, growth, lag_in_records, rate, total
 from gateway.figures import tables
+from gateway.figures.held import TOPICS, HeldShare
 from gateway.figures.merged import TOPIC_ORDERS, TopicFigures
 from gateway.figures.rows import (
     GroupRow,
@@ -280,6 +281,91 @@ async def test_a_page_uses_the_index_that_is_complete_and_rows_that_were_deleted
     await table.index_again(Slices())
     after = await table.page("rate", None, 5)
     assert [each.name for each in after.rows] == ["c", "b"]
+
+
+MOVES = st.lists(
+    st.dictionaries(
+        st.sampled_from("abcdefgh"), st.none() | st.just("gone") | st.integers(0, 3), max_size=4
+    ),
+    max_size=8,
+)
+
+
+@given(MOVES, st.sampled_from([0, 1, 100]))
+def test_an_index_that_is_brought_up_to_date_is_the_one_that_is_sorted_anew(moves, moved_max):
+    async def read():
+        table = await table_of({"a": 1, "b": None})
+        for order in ("name", "rate"):
+            await table.page(order, None, 5)
+        for changes in moves:
+            for name, value in changes.items():
+                table.rows.pop(name, None)
+                if value != "gone":
+                    table.rows[name] = row_of(name, value)
+            await table.index_again(Slices(), set(changes))
+            for order in ("name", "rate"):
+                page = await table.page(order, None, 100)
+                assert page.rows == sorted(table.rows.values(), key=TOPIC_ORDERS[order])
+                assert page.total == len(table.rows)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "_MOVED_MAX", moved_max)
+        asyncio.run(read())
+
+
+async def test_an_index_is_the_same_object_until_a_key_changes():
+    table = await table_of({"a": 1, "b": 2})
+    await table.page("name", None, 5)
+    before = table._indexes["name"].entries
+    table.rows["a"] = row_of("a", 9)
+    await table.index_again(Slices(), ["a"])
+    assert table._indexes["name"].entries is before
+
+
+async def test_what_changes_while_an_index_is_built_is_in_it_afterwards(monkeypatch):
+    table = await table_of({name: 1 for name in "abcd"})
+    monkeypatch.setattr("gateway.figures.slices._SORTED_AT_ONCE", 1)
+    building = asyncio.ensure_future(table.page("rate", None, 5))
+    await asyncio.sleep(0)
+    table.rows["a"] = row_of("a", 9)
+    await table.index_again(Slices(), ["a"])
+    await building
+    await table.index_again(Slices(), [])
+    found = await table.page("rate", None, 5)
+    assert [each.name for each in found.rows] == ["a", "b", "c", "d"]
+
+
+async def test_an_order_that_no_page_asks_for_is_not_kept_up_to_date():
+    table = await table_of({"a": 1})
+    await table.page("name", None, 5)
+    await table.page("rate", None, 5)
+    await asyncio.sleep(tables.UNUSED_S / 2)
+    await table.page("rate", None, 5)
+    await asyncio.sleep(tables.UNUSED_S / 2 + 1)
+    await table.index_again(Slices(), [])
+    assert list(table._indexes) == ["rate"]
+    assert [each.name for each in (await table.page("name", None, 5)).rows] == ["a"]
+
+
+PARTS = st.lists(
+    st.tuples(st.sampled_from("ab"), st.sampled_from([0, 100]), st.none() | st.integers(1, 3)),
+    max_size=20,
+)
+
+
+@given(PARTS)
+def test_the_partitions_of_a_gateway_are_counted_as_they_come_and_go(changes):
+    held = HeldShare(1)
+    for topic, first, count in changes:
+        if count is None:
+            list(held.take_parts([], [(topic, first)]))
+        else:
+            rows = tuple(PartitionFigures(first + at, 0, 0, 0, 1, 0.0, 0.0) for at in range(count))
+            list(held.take_parts([TopicPart(topic, first, rows)], []))
+        parts = [part for parts in held.topics.values() for part in parts.values()]
+        assert held.partition_count == sum(len(part.partitions) for part in parts)
+    held.forget(TOPICS)
+    assert held.partition_count == 0
 
 
 @given(st.lists(st.integers(), max_size=2_000, unique=True))

@@ -329,11 +329,16 @@ async def test_answers_are_small_and_continue():
 class Led:
     """A partition that a test counts as led."""
 
-    is_leader = True
+    is_leader = readable = True
     high_watermark = 10
     log_start_offset = 0
     losses = SimpleNamespace(blocked=False)
-    stream = SimpleNamespace(segments=(), accepted_losses=SimpleNamespace(ranges=()))
+    stream = SimpleNamespace(
+        segments=(),
+        accepted_losses=SimpleNamespace(ranges=()),
+        start_sequence_id=0,
+        end_sequence_id=10,
+    )
 
 
 async def test_the_memory_of_a_partition_has_a_bound():
@@ -342,7 +347,7 @@ async def test_the_memory_of_a_partition_has_a_bound():
         gateway.context.catalog = PaperCatalog(*(topic_named(name, 3) for name in names))
         led = {(name, index): Led() for name in names for index in range(3)}
         gateway.context.partitions = SimpleNamespace(
-            opened=lambda name, index: led[name, index], led=led.get
+            changes=0, led=lambda name, index: led[name, index]
         )
         tracemalloc.start()
         share = share_of(gateway.context)

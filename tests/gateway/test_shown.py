@@ -6,13 +6,16 @@ for what the policy of the page forbids.
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
 
-from gateway.http import shown
+from gateway.figures.slices import Slices
+from gateway.http import compressed, plotted, shown
 from gateway.http.pages import Asked, Page, on_cluster
 from tests.gateway.drawn_page import TEMPLATES, Tags, Templates
 
@@ -62,6 +65,57 @@ async def test_a_page_that_is_drawn_in_slices_is_the_same_page():
     assert drawn.knows("paper.html")
     assert await drawn.rendered_in_slices("paper.html", **values) == whole
     assert len(whole.places) == 70
+
+
+async def test_a_large_table_is_drawn_in_steps_of_few_rows(monkeypatch):
+    page = """{% import "_macros.html" as ui %}
+    {{ ui.table("All", [("name", "Name", "text")], rows) }}
+    {{ ui.table("Few", [("name", "Name", "text")], rows[:3]) }}"""
+    drawn = Templates(page).plots
+    values = {"asked": ASKED, "rows": [{"name": f"<!-- {n} rows 0-->"} for n in range(70)]}
+    whole = drawn.rendered("paper.html", **values)
+    steps, rests = [], []
+    monkeypatch.setattr("gateway.figures.slices.SLICE_S", -1.0)
+    draw, rest = plotted.rows, Slices.rest
+
+    def step(columns, found):
+        steps.append(len(found))
+        return draw(columns, found)
+
+    async def rested(slices):
+        rests.append(len(steps))
+        await rest(slices)
+
+    monkeypatch.setattr(plotted, "rows", step)
+    monkeypatch.setattr(Slices, "rest", rested)
+    assert await drawn.rendered_in_slices("paper.html", **values) == whole
+    assert sum(steps) == 73
+    assert max(steps) <= plotted.ROWS_AT_ONCE
+    # A rest follows each step with rows of the large table.
+    assert {*range(2, len(steps) + 1)} <= {*rests}
+
+
+async def test_a_body_is_compressed_in_steps_and_read_as_it_was(monkeypatch):
+    monkeypatch.setattr("gateway.figures.slices.SLICE_S", -1.0)
+    rests = []
+    rest = Slices.rest
+
+    async def rested(slices):
+        rests.append(slices)
+        await rest(slices)
+
+    monkeypatch.setattr(Slices, "rest", rested)
+    body = b"".join(b"%d rows\n" % number for number in range(6_000))
+    asked = Request({"type": "http", "headers": [(b"accept-encoding", b"gzip")]})
+    answer = await compressed.response_in_slices(asked, body, "text/html")
+    assert gzip.decompress(answer.body) == body
+    assert answer.headers["content-encoding"] == "gzip"
+    assert len(rests) == -(-len(body) // compressed.PIECE_BYTES)
+    plain = await compressed.response_in_slices(
+        Request({"type": "http", "headers": []}), body, "text/html"
+    )
+    assert plain.body == body
+    assert "content-encoding" not in plain.headers
 
 
 @pytest.mark.parametrize("kind", ["number", "bytes", "rate", "ms", "time", "state"])

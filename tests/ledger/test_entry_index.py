@@ -72,6 +72,7 @@ class Walk:
         puts = [(key, value + location.length.to_bytes(4, "big"))]
         puts.append((entry_index._LEDGER_KEY.pack(b"l", ledger), state.encode()))
         self.table.write(puts)
+        state.stored = True
         state.stored_last = max(state.stored_last, entry)
         self.twin[ledger][entry] = location
 
@@ -110,6 +111,7 @@ class Walk:
                 self.put_row(ledger, entry)
 
     def check(self) -> None:
+        assert self.index.ledger_count() == len(self.index.ledgers())
         for ledger, known in self.twin.items():
             state = self.state(ledger)
             end = max(known, default=-1) + 3

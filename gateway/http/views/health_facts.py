@@ -39,50 +39,66 @@ class HealthFacts(NamedTuple):
 
 def health_facts(site: Site) -> Refreshed[HealthFacts]:
     """Return the facts of a site, which are read again while a page asks for them."""
-    return part_of(
-        site.ctx, "health facts", lambda: Refreshed("facts about health", lambda: _read(site))
-    )
+
+    def make() -> Refreshed[HealthFacts]:
+        topics = _Topics(site)
+        return Refreshed("facts about health", lambda: _read(site, topics))
+
+    return part_of(site.ctx, "health facts", make)
 
 
-async def _read(site: Site) -> HealthFacts:
+async def _read(site: Site, topics: _Topics) -> HealthFacts:
     slices = Slices()
     mirror = await mirror_of(site.ctx).fresh()
-    leaderless, topics, copies = await _look_at_topics(site, slices)
-    ledgers, missing = await _ledgers(site, copies)
+    await topics.look(slices)
+    await slices.rest()
+    ledgers, missing = await _ledgers(site, topics.copies)
     silent = mirror.silent()
     brokers = [
         BrokerFacts(each.node_id, f"{each.host}:{each.port}", each.node_id not in silent)
         for each in site.ctx.cluster.members()
     ]
+    await slices.rest()
     disks = _own_disks(site)
     if ledgers is not None:
         disks += [bookie_disk(row) for row in ledgers.bookies]
-    facts = ClusterFacts(brokers, leaderless, {}, disks, None if ledgers is None else ledgers.facts)
-    return HealthFacts(
-        facts, ledgers, missing, len(topics), sum(each.partitions for each in topics)
+    facts = ClusterFacts(
+        brokers, topics.leaderless, {}, disks, None if ledgers is None else ledgers.facts
     )
+    return HealthFacts(facts, ledgers, missing, topics.count, topics.partitions)
 
 
-async def _look_at_topics(
-    site: Site, slices: Slices
-) -> tuple[dict[str, list[int]], list[Topic], tuple[int, str | None]]:
-    """Return partitions without a leader, all topics, and the most copies that one has."""
-    cluster = site.ctx.cluster
-    topics = site.ctx.catalog.all()
-    alone = isinstance(cluster, SingleBroker)
-    found: dict[str, list[int]] = {}
-    widest: Topic | None = None
-    for topic in topics:
-        stored = topic.has_streams
-        if stored and (widest is None or topic.replication_factor > widest.replication_factor):
-            widest = topic
-        for index in range(0 if alone or not stored else topic.partitions):
-            if cluster.leader(StreamKey(topic.topic_id, index)).node_id < 0:
-                found.setdefault(topic.name, []).append(index)
+class _Topics:
+    """What the checks need to know about topics."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._listed: list[Topic] | None = None  # the topics of the last look
+        self.leaderless: dict[str, list[int]] = {}  # partitions without a leader
+        self.copies: tuple[int, str | None] = (0, None)  # the most of a topic, and its name
+        self.count = 0
+        self.partitions = 0
+
+    async def look(self, slices: Slices) -> None:
+        """Look at all topics. Without other gateways only new and changed topics matter."""
+        cluster = self._site.ctx.cluster
+        topics = self._site.ctx.catalog.all()
+        alone = isinstance(cluster, SingleBroker)
+        if alone and topics is self._listed:
+            return
+        leaderless: dict[str, list[int]] = {}
+        copies: tuple[int, str | None] = (0, None)
+        for topic in topics:
+            if topic.has_streams and topic.replication_factor > copies[0]:
+                copies = topic.replication_factor, topic.name
+            for index in range(0 if alone or not topic.has_streams else topic.partitions):
+                if cluster.leader(StreamKey(topic.topic_id, index)).node_id < 0:
+                    leaderless.setdefault(topic.name, []).append(index)
+                await slices.pause()
             await slices.pause()
-        await slices.pause()
-    copies = (0, None) if widest is None else (widest.replication_factor, widest.name)
-    return found, topics, copies
+        self._listed, self.leaderless, self.copies = topics, leaderless, copies
+        self.count = len(topics)
+        self.partitions = sum(each.partitions for each in topics)
 
 
 async def _ledgers(site: Site, copies: tuple[int, str | None]) -> tuple[Ledgers | None, str | None]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.core.cluster_health import FAIL, OK, Check, judge
 from gateway.core.figures import total
 from gateway.figures.parts import mirror_of
+from gateway.figures.slices import page_slices
 from gateway.http.views.groups import group_row
 from gateway.http.views.health_facts import health_facts
 from gateway.http.views.listing import silent_rows
@@ -26,12 +27,15 @@ async def overview(asked: Asked, site: Site) -> Json:
     """Return the checks of the cluster, failed ones first, and what is busiest."""
     found = await health_facts(site).get()
     mirror = await mirror_of(site.ctx).fresh()
+    slices = page_slices()
     checks = judge(found.facts)
+    await slices.pause()
     failed = [each for each in checks if each.result == FAIL]
     others = [each for each in checks if each.result not in (FAIL, OK)]
     passed = [each for each in checks if each.result == OK]
     busiest = await mirror.topics.page("rate", None, _BUSIEST)
     behind = await mirror.groups.page("lag", None, _BEHIND)
+    await slices.pause()
     members = mirror.members()
     return {
         "healthy": not failed,
