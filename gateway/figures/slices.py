@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from heapq import merge
 from typing import Any, Final, Generic, TypeVar
 
+from ledger.ports.clock import measured_s
 from ledger.tasks import start_once
 
 T = TypeVar("T")
@@ -33,7 +34,7 @@ class Slices:
     time between two slices.
     """
 
-    __slots__ = ("_began_s", "_every", "_left", "_now_s", "_rest_s")
+    __slots__ = ("_began_s", "_every", "_left", "_rest_s")
 
     def __init__(
         self, *, hurried: bool = False, long_steps: bool = False, rest_s: float = _REST_S
@@ -41,8 +42,7 @@ class Slices:
         self._rest_s = 0.0 if hurried else rest_s
         self._every = 1 if long_steps else _STEPS
         self._left = self._every  # steps before the next look at the time
-        self._now_s = asyncio.get_running_loop().time
-        self._began_s = self._now_s()
+        self._began_s = measured_s()
 
     @property
     def used_up(self) -> bool:
@@ -55,13 +55,13 @@ class Slices:
         if self._left > 0:
             return False
         self._left = self._every
-        return self._now_s() - self._began_s >= SLICE_S
+        return measured_s() - self._began_s >= SLICE_S
 
     async def rest(self) -> None:
         """Let other tasks run, and begin the next slice."""
         await asyncio.sleep(self._rest_s)
         self._left = self._every
-        self._began_s = self._now_s()
+        self._began_s = measured_s()
 
     async def pause(self) -> None:
         """Rest if the slice is over."""

@@ -14,7 +14,8 @@ SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 """Upper bounds of the classes of a `Histogram`, in seconds."""
 
 measured_s: Final[Callable[[], float]] = time.monotonic
-"""Returns monotonic seconds, to measure how long something took, for people. It decides nothing.
+"""Returns monotonic seconds, to measure how long something took, for people. It decides nothing
+but when long work on the loop lets other tasks run.
 
 The clock of a loop counts whole milliseconds, and stands still during a callback.
 """
