@@ -72,11 +72,12 @@ class GroupSamples:
         self._room = POSITIONS_MAX
         topics = self._ctx.catalog.all()
         self._same_topics = topics is self._topics
-        self._topics = topics
         if self._every is None:
             self._every = self._ctx.groups.every_group()
         if self._every.serves:
-            async for standing in self._every.look(slices, _READS, self._is_known):
+            async for standing in self._every.loaded(slices, self._is_known):
+                self._take(standing)
+            async for standing in self._every.idle(slices, _READS, self._is_known):
                 self._take(standing)
         for name in self._ctx.read_only_groups.names():
             if not self._ctx.groups.stored(name):
@@ -84,7 +85,8 @@ class GroupSamples:
             await slices.pause()
         if self._entered != len(self._seen):
             await self._drop_others(slices)
-        self._before_s = began_s
+        # Not sooner: a sample that an error ended is repeated as a whole.
+        self._topics, self._before_s = topics, began_s
 
     async def _drop_others(self, slices: Slices) -> None:
         """Drop the groups that this sample has not found."""

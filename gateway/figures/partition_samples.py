@@ -71,7 +71,7 @@ class PartitionSamples:
         changes, cluster = self._ctx.partitions.changes, self._ctx.cluster
         same = changes == self._changes
         if self._ctx.catalog.all() is not self._topics:
-            same = False
+            same, self._changes = False, -1  # until a sample of them is complete
             await self._list(slices)
         for part in self._parts.values():
             is_due = not same or (part.opens and room > 0) or not part.unchanged

@@ -20,7 +20,8 @@ PAGE_REST_S: Final = 0.001
 between two slices, each of its turns would wait for a slice.
 """
 
-_REST_S: Final = 0.002  # between two slices in the background: it uses a ninth of a core at most
+_REST_S: Final = 0.002  # between two slices in the background
+_LONG_RESTS: Final = 50  # long work then rests half as long, and uses a fifth of a core at most
 _PAUSE_SHARE: Final = 0.1  # of the period, between two computations that take longer than it
 _STEPS: Final = 16  # between two looks at the time
 _SORTED_AT_ONCE: Final = 250
@@ -34,7 +35,7 @@ class Slices:
     time between two slices.
     """
 
-    __slots__ = ("_began_s", "_every", "_left", "_rest_s")
+    __slots__ = ("_began_s", "_every", "_left", "_rest_s", "_rests")
 
     def __init__(
         self, *, hurried: bool = False, long_steps: bool = False, rest_s: float = _REST_S
@@ -42,6 +43,7 @@ class Slices:
         self._rest_s = 0.0 if hurried else rest_s
         self._every = 1 if long_steps else _STEPS
         self._left = self._every  # steps before the next look at the time
+        self._rests = 0
         self._began_s = measured_s()
 
     @property
@@ -59,6 +61,9 @@ class Slices:
 
     async def rest(self) -> None:
         """Let other tasks run, and begin the next slice."""
+        self._rests += 1
+        if self._rests == _LONG_RESTS:
+            self._rest_s /= 2
         await asyncio.sleep(self._rest_s)
         self._left = self._every
         self._began_s = measured_s()

@@ -127,13 +127,15 @@ class SampledPartition:
         records_per_s, bytes_per_s = self._rates_of(end, now_s)
         blocked, lost = _blocked(partition, start)
         self._segments, self._losses = stream.segments, stream.accepted_losses
+        size_bytes = held_bytes(stream, copies)
         still = self._rates.still and records_per_s == bytes_per_s == 0
-        self._settled = still and not partition.losses.blocked
+        # A size that is unknown becomes known without another change.
+        self._settled = still and size_bytes is not None and not partition.losses.blocked
         found = PartitionFigures(
             self.index,
             start,
             end,
-            held_bytes(stream, copies),
+            size_bytes,
             len(stream.segments),
             records_per_s,
             bytes_per_s,

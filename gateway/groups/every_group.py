@@ -82,13 +82,8 @@ class EveryGroup:
         """True while this broker may answer as coordinator."""
         return self._loaded_groups.serves()
 
-    async def look(
-        self, turns: Turns, reads_max: int, is_known: IsKnown
-    ) -> AsyncGenerator[GroupStanding]:
-        """Yield every group once, except known ones.
-
-        Reads up to `reads_max` groups from the store: those not read yet come first.
-        """
+    async def loaded(self, turns: Turns, is_known: IsKnown) -> AsyncGenerator[GroupStanding]:
+        """Yield every loaded group once, except known ones."""
         groups = self._loaded_groups.groups
         for name in list(groups):
             self._read.pop(name, None)
@@ -102,30 +97,43 @@ class EveryGroup:
                     )
             if turns.used_up:
                 await turns.rest()
-        idle: list[str] = []
-        for name in list(self._scanner.idle):
-            if name not in groups and self._claims.candidate(name):
-                idle.append(name)
-            if turns.used_up:
-                await turns.rest()
+
+    async def idle(
+        self, turns: Turns, reads_max: int, is_known: IsKnown
+    ) -> AsyncGenerator[GroupStanding]:
+        """Yield every idle group once, except known ones.
+
+        Reads up to `reads_max` groups from the store: those not read yet come first.
+        """
+        idle = await self._candidates(turns)
         await self._read_some(await self._due(idle, turns), reads_max)
         was_read = 0
         for name in idle:
             known = self._scanner.idle.get(name)
-            if known is not None and name not in groups:
+            if known is not None and name not in self._loaded_groups.groups:
                 read = self._read.get(name)
                 was_read += read is not None
                 offsets = None if read is None else read[1]
-                if not is_known(name, (known, offsets)):
+                mark: Mark = (known, offsets)
+                if not is_known(name, mark):
+                    kind = known.protocol_type
                     yield GroupStanding(
-                        *(name, State.EMPTY, known.protocol_type, 0, False, offsets),
-                        (known, offsets),
-                        known.kind,
+                        name, State.EMPTY, kind, 0, False, offsets, mark, known.kind
                     )
             if turns.used_up:
                 await turns.rest()
         if was_read != len(self._read):
             await self._prune(idle, turns)
+
+    async def _candidates(self, turns: Turns) -> list[str]:
+        """Return the idle groups that this broker would coordinate."""
+        found: list[str] = []
+        for name in list(self._scanner.idle):
+            if name not in self._loaded_groups.groups and self._claims.candidate(name):
+                found.append(name)
+            if turns.used_up:
+                await turns.rest()
+        return found
 
     async def _due(self, idle: Iterable[str], turns: Turns) -> list[str]:
         """Return the groups that were not read yet, then those that were read long ago."""

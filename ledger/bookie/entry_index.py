@@ -419,13 +419,11 @@ class EntryIndex:
                 for ledger, state in self._states.items()
                 if state.recent or state.busy
             }
-            # A ledger whose creation was refused is in no table: without its state it is unknown.
-            self._count(
-                -sum(
-                    state.counted and not state.stored and ledger not in kept
-                    for ledger, state in self._states.items()
-                )
-            )
+            if self._ledger_count is not None:
+                # A ledger of which nothing was logged is in no table, and unknown from now on.
+                every = self._states.items()
+                gone = (state for ledger, state in every if not state.stored and ledger not in kept)
+                self._ledger_count -= sum(state.counted for state in gone)
             self._states = kept
 
     def _scan(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
