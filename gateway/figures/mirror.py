@@ -268,7 +268,7 @@ class Mirror:
             await slices.pause()
 
     async def _merge(self, slices: Slices) -> tuple[set[str], set[str]]:
-        """Compute what is due: topics first, then the groups that read them. Returns their names."""
+        """Compute what is due: topics, then the groups that read them. Returns their names."""
         shares = [self._own, *self._held.values()]
         silent = any(each.silent is not None for each in shares)
         due, self._due_topics = self._due_topics, set()

@@ -323,7 +323,7 @@ async def test_an_index_is_the_same_object_until_a_key_changes():
 
 
 async def test_what_changes_while_an_index_is_built_is_in_it_afterwards(monkeypatch):
-    table = await table_of({name: 1 for name in "abcd"})
+    table = await table_of(dict.fromkeys("abcd", 1))
     monkeypatch.setattr("gateway.figures.slices._SORTED_AT_ONCE", 1)
     building = asyncio.ensure_future(table.page("rate", None, 5))
     await asyncio.sleep(0)

@@ -76,10 +76,11 @@ async def test_a_sample_of_what_did_not_change_reads_no_partition_and_no_group(m
         assert (len(share.topics), len(share.groups)) == (3, 5)
         await gateway.sent(await gateway.partition("u"), batch())
         await commit(gateway, "g3", p0=9)
-        await passed(gateway, 1)
-        assert [part.topic.name for _, part, *_ in parts] == ["u"]
-        assert [standing.name for _, standing in groups] == ["g3"]
-        assert len(sizes) == 1  # the other partition of the topic is as it was
+        await passed(gateway, 3)
+        assert {part.topic.name for _, part, *_ in parts} == {"u"}
+        assert {standing.name for _, standing in groups} == {"g3"}
+        # The other partition of the topic is as it was.
+        assert {stream for stream, _ in sizes} == {(await gateway.partition("u")).stream}
 
 
 # --- partitions ----------------------------------------------------------------------------------
