@@ -289,7 +289,13 @@ async def test_a_member_shows_from_the_begin_of_its_join():
         await gateway.topic("t")
         await commit(gateway, "g", p0=3)
         joining = Joining(
-            *("", "consumer", (("range", b"t"),), 10_000, 60_000, "fresh"), id_required=False
+            member_id="",
+            protocol_type="consumer",
+            protocols=(("range", b"t"),),
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=60_000,
+            fresh_id="fresh",
+            id_required=False,
         )
         tasks = []
 
