@@ -190,8 +190,7 @@ def describe_group(
     """Return the configs of a group by name: all configs, or the existing ones in `names`.
 
     `broker` are the altered configs of this broker alone, and the cluster-wide defaults. A stored
-    value is shown as it was stored. Kafka 4.3.0 shows 1000 for `consumer.assignment.interval.ms`
-    of a group without one, whatever acts; later releases show what acts, as is done here.
+    value is shown as it was stored.
     """
     wanted = None if names is None else set(names)
     bounds, started = bounds_of(limits), started_with(limits)

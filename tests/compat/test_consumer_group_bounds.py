@@ -38,7 +38,7 @@ WIDE = {
 NARROW = WIDE | {
     "group.consumer.max.session.timeout.ms": "20000",
     "group.consumer.min.heartbeat.interval.ms": "1500",
-    "group.consumer.max.assignment.interval.ms": "1000",
+    "group.consumer.max.assignment.interval.ms": "999",
 }
 CHANGES = [
     (GROUP, {SESSION: "5999"}),
@@ -70,8 +70,8 @@ class Asked:
         self.connection.send(encode_request(key, version, 1, "c", body))
         return decode_response(key, version, self.connection.receive()).body
 
-    def alter(self, kind, values):
-        name = "g" if kind == GROUP else ""
+    def alter(self, kind, values, group="g"):
+        name = group if kind == GROUP else ""
         configs = [
             {"name": key, "config_operation": 0, "value": value} for key, value in values.items()
         ]
@@ -146,7 +146,7 @@ def answers(kind, directory):
         keys = [f"group.consumer.{each}" for each in ("assignors", "max.size", "migration.policy")]
         keys += [each for each in WIDE if each.endswith(".ms")]
         found["broker"] = asked.described(BROKER, broker, *keys)
-        found["of the broker"] = asked.described(GROUP, "g", SESSION, BEAT)
+        found["of the broker"] = asked.described(GROUP, "g", SESSION, BEAT, INTERVAL)
         found["changes"] = [asked.alter(each, values) for each, values in CHANGES]
         wait_until(lambda: asked.described(GROUP, "g", BEAT)[BEAT][0] == "1000", "a config", 30.0)
         found["group"] = asked.described(GROUP, "g", SESSION, BEAT, INTERVAL)
@@ -157,6 +157,7 @@ def answers(kind, directory):
         found["stored"] = asked.described(GROUP, "g", SESSION, BEAT, INTERVAL)
         found["altered"] = asked.described(BROKER, broker, f"group.{INTERVAL}")
         found["unrelated"] = asked.alter(GROUP, {INTERVAL: "800"})
+        found["no interval of its own"] = asked.alter(GROUP, {BEAT: "2000"}, group="h")
     return found
 
 
