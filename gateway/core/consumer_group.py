@@ -187,7 +187,7 @@ class ConsumerGroup:
         """The assignor that most members prefer. As in Kafka, the order of a map breaks ties.
 
         A member that prefers one that is enabled no more, since a restart, counts as one without a
-        preference. Kafka's coordinator fails there.
+        preference.
         """
         counts: dict[str, int] = {}
         enabled = self._settings.assignors
