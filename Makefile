@@ -91,6 +91,10 @@ proof-transactions: $(DEV)/.ready ## clusters with transactions under faults: se
 	$(DEV)/bin/python -m tests.sim.proof_transactions --compacted --seeds $(or $(SEEDS),1000) --workers 2
 	$(DEV)/bin/python -m tests.sim.proof_transactions --mistakes
 
+proof-groups: $(DEV)/.ready ## clusters that coordinate a group of both protocols under faults: seeds, mistakes (SEEDS=)
+	$(DEV)/bin/python -m tests.sim.proof_groups 1 $(or $(SEEDS),1000)
+	$(DEV)/bin/python -m tests.sim.groups_mistakes
+
 proof-transactions-processes: $(RUN)/.ready $(DEV)/.ready ## copy jobs in transactions, every process killed (SECONDS=, RECORDS=, SEED=, KILLS=)
 	$(DEV)/bin/python -m tests.cluster.transacting --seconds $(or $(SECONDS),120) \
 		--records $(or $(RECORDS),20000) --seed $(or $(SEED),0) --kills $(or $(KILLS),30)
@@ -186,6 +190,6 @@ bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, bes
 	$(DEV)/bin/python -m tests.bench.start
 	$(DEV)/bin/python -m tests.bench.secure_start $(if $(BEFORE),--before $(BEFORE))
 
-.PHONY: help run cluster check check-types check-rules compiled test-fast test peers differential proof proof-ledger proof-reading proof-transactions proof-transactions-processes proof-failover proof-losses proof-upgrade \
+.PHONY: help run cluster check check-types check-rules compiled test-fast test peers differential proof proof-ledger proof-reading proof-transactions proof-groups proof-transactions-processes proof-failover proof-losses proof-upgrade \
 	proof-spark proof-spark-newest proof-hostile proof-hostile-logins docs screenshots demo spark bench \
 	bench-transactions bench-compaction bench-cluster bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-security bench-groups bench-page bench-start bench-cli bench-wire

@@ -1,5 +1,9 @@
 """Members of a group and coordinators that are killed, on virtual time, from one seed.
 
+    python -m tests.gateway.consumer_takeovers FIRST LAST
+
+runs the seeds, and prints those with an error.
+
 A member reads what it was assigned until it revokes it or learns that it was fenced. Its requests
 get lost, and so do their answers. A coordinator is killed between two requests, or at any write
 within one. The next coordinator takes the group over. `check` compares after each step what the
@@ -9,6 +13,7 @@ members were told with what the coordinator has.
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import combinations
@@ -20,8 +25,11 @@ from gateway.core.consumer_members import ConsumerTiming, RecordKind
 from gateway.core.consumer_roster import ConsumerRoster
 from gateway.groups import consumer_groups as shell
 from gateway.groups import stored_consumer_group as stored
+from ledger.log import set_level
 from tests.gateway.consumer_rig import Client
 from tests.gateway.consumer_world import ConsumerWorld
+from tests.sim.loop import simulate
+from tests.sim.seeds import repeat
 
 TIMING = ConsumerTiming(session_timeout_ms=45_000, assignment_interval_ms=0)
 ANSWER_S_MAX = 5.0
@@ -287,3 +295,17 @@ def planted(name):
     where, what, mistake = MISTAKES[name]
     with mock.patch.object(where, what, mistake):
         yield
+
+
+def run(seed):
+    """Return the errors found with this seed."""
+    set_level("OFF")
+    try:
+        simulate(history(seed))
+    except (AssertionError, BaseExceptionGroup) as error:
+        return [repr(error)]
+    return []
+
+
+if __name__ == "__main__":
+    sys.exit(repeat(run))

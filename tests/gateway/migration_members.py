@@ -65,6 +65,28 @@ class Books:
         return asyncio.get_running_loop().time()
 
 
+def assigned_by_leader(members, topic, partitions, *, eager):
+    """Return the assignments of all members, as the assignor of a leader makes them.
+
+    Members keep what they own, as far as that is fair. Unless they are `eager`, a partition goes to
+    another member only once its owner no longer reports it.
+    """
+    owned = {each.member_id: decode_subscription(each.metadata).owned for each in members}
+    owner = {p: name for name, own in owned.items() for p in own.get(topic, ())}
+    names = sorted(owned)
+    share = -(-partitions // len(names))
+    wanted = {name: [] for name in names}
+    for partition, name in owner.items():
+        if len(wanted[name]) < share:
+            wanted[name].append(partition)
+    free = set(range(partitions)) - {p for some in wanted.values() for p in some}
+    for partition in sorted(free):
+        name = min(names, key=lambda each: len(wanted[each]))
+        if eager or owner.get(partition, name) == name:
+            wanted[name].append(partition)
+    return tuple((name, encode_assignment([(topic, some)], 3)) for name, some in wanted.items())
+
+
 class Member:
     """What members of both protocols do. `run` has the present coordinator, `world`."""
 
@@ -239,21 +261,7 @@ class ClassicMember(Member):
         )
 
     def _assigned(self, members):
-        """Return the assignments of all members, as the assignor of a leader makes them."""
-        owned = {each.member_id: decode_subscription(each.metadata).owned for each in members}
-        owner = {p: name for name, own in owned.items() for p in own.get(TOPIC, ())}
-        names = sorted(owned)
-        share = -(-PARTITIONS // len(names))
-        wanted = {name: [] for name in names}
-        for partition, name in owner.items():
-            if len(wanted[name]) < share:
-                wanted[name].append(partition)
-        free = set(range(PARTITIONS)) - {p for some in wanted.values() for p in some}
-        for partition in sorted(free):
-            name = min(names, key=lambda each: len(wanted[each]))
-            if self.eager or owner.get(partition, name) == name:
-                wanted[name].append(partition)
-        return tuple((name, encode_assignment([(TOPIC, some)], 3)) for name, some in wanted.items())
+        return assigned_by_leader(members, TOPIC, PARTITIONS, eager=self.eager)
 
     async def say_goodbye(self):
         leavings = (Leaving(self.member_id, self.instance),)

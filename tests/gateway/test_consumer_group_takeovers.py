@@ -15,7 +15,12 @@ HUNTED = 40
 
 @pytest.mark.parametrize(
     "seeds",
-    [range(SEEDS), pytest.param(range(SEEDS, 1_000), marks=pytest.mark.proof)],
+    [
+        range(SEEDS),
+        pytest.param(
+            range(SEEDS, 10_000), marks=[pytest.mark.proof, pytest.mark.timeout(3 * 3600)]
+        ),
+    ],
     ids=["commit", "proof"],
 )
 def test_histories_keep_what_they_must(seeds):

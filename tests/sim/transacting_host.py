@@ -249,6 +249,7 @@ class TransactionHost(Host):
             zookeeper="simulated",
             node_id=self.node_id,
             transaction=TransactionLimits(scan_ms=SCAN_MS),
+            groups=world.group_limits,
         )
         self.partitions = Partitions(
             self.catalog, self.services, config, self.on_freed, self.cluster
@@ -260,7 +261,7 @@ class TransactionHost(Host):
             self.catalog,
             clock,
             config.groups,
-            store=open_store(True, self.session, logs, clock),
+            store=self._open_store(logs, clock),
             claims=self.cluster,
         )
         return Context(
@@ -278,6 +279,9 @@ class TransactionHost(Host):
             stored=stored,
             features=features,
         )
+
+    def _open_store(self, logs, clock):
+        return open_store(True, self.session, logs, clock)
 
     # -- requests -----------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from random import Random
 from unittest import mock
 from uuid import UUID
 
+from gateway.config import GroupLimits
 from gateway.core.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from gateway.core.transaction_states import PREPARED, TransactionState
 from gateway.core.transactions import TransactionCoordinator
@@ -53,6 +54,7 @@ class TransactingWorld:
     """Everything of one seed."""
 
     events = _EVENTS
+    group_limits = GroupLimits()
     host_type, producer_type, reader_type = TransactionHost, Producer, Reader
 
     def __init__(self, seed):
