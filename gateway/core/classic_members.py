@@ -34,22 +34,22 @@ from gateway.core.group_members import Joining, Syncing, protocols_bytes
 from gateway.core.group_migration import partition_ids
 from gateway.core.offset_expiry import CONSUMER
 
-FENCED_MAX: Final = 1_000
-"""The number of fenced members of a group that are remembered."""
+GIVEN_MAX: Final = 1_000
+"""The number of ids of a group that are remembered until members join with them."""
 
 
 class ClassicDeadlines:
     """The times until which classic members have to join again, and to sync after that.
 
-    It also has the members that were fenced lately, which need not have heard of it.
+    It also has the ids with which a member may join as a new one, whatever it says it owns.
     """
 
-    __slots__ = ("_fenced", "_joins", "_syncs")
+    __slots__ = ("_given", "_joins", "_syncs")
 
     def __init__(self) -> None:
-        # The last FENCED_MAX members that were fenced, until they join again: hashes of their ids,
-        # which clients choose, so that they take little memory.
-        self._fenced: dict[int, None] = {}
+        # The last GIVEN_MAX ids that MEMBER_ID_REQUIRED gave to new members, and those of members
+        # that learned that they were fenced, until they join: hashes, because clients choose ids.
+        self._given: dict[int, None] = {}
         # Set when a member is asked to join again, until it does.
         self._joins: Deadlines[str] = Deadlines()
         # Set when a member has joined, until it syncs.
@@ -70,7 +70,7 @@ class ClassicDeadlines:
             self._joins.set(member_id, at_ms)
 
     def on_joined(self, member_id: str, sync_at_ms: int) -> None:
-        self._fenced.pop(hash(member_id), None)
+        self._given.pop(hash(member_id), None)
         self._joins.clear(member_id)
         self._syncs.set(member_id, sync_at_ms)
 
@@ -83,14 +83,15 @@ class ClassicDeadlines:
             if member_id in deadlines:
                 deadlines.set(member_id, at_ms)
 
-    def on_fenced(self, member_id: str) -> None:
-        self._fenced[hash(member_id)] = None
-        if len(self._fenced) > FENCED_MAX:
-            del self._fenced[next(iter(self._fenced))]
+    def on_given(self, member_id: str) -> None:
+        """Let a member join with this id as a new one."""
+        self._given[hash(member_id)] = None
+        if len(self._given) > GIVEN_MAX:
+            del self._given[next(iter(self._given))]
 
-    def was_fenced(self, member_id: str) -> bool:
-        """Return whether the member was fenced lately. The next call for it returns False."""
-        return hash(member_id) in self._fenced and self._fenced.pop(hash(member_id)) is None
+    def was_given(self, member_id: str) -> bool:
+        """Return whether a member may join with this id as a new one, and has not done so yet."""
+        return hash(member_id) in self._given
 
     def forget(self, member_id: str) -> None:
         self._joins.clear(member_id)

@@ -267,6 +267,7 @@ class ConsumerGroup:
         check_protocols(self.members.values(), member_id, joining)
         is_new = not joining.member_id
         if is_new and joining.id_required and joining.instance_id is None:
+            self._classic.on_given(member_id)
             return JoinOutcome(Joined(ErrorCode.member_id_required, member_id), {})
         subscription = subscription_of(joining)
         found, replaced = find_for_join(self.roster, member_id, joining.instance_id, new=is_new)
@@ -278,7 +279,8 @@ class ConsumerGroup:
                 self._end(changes, membership)
                 return JoinOutcome(None, changes)
         owned = as_partitions(subscription, now.topics)
-        if owned and self._classic.was_fenced(member_id):  # it may still read; let it forget that
+        if owned and self._is_lost(joining.member_id):  # it may still read; let it forget that
+            self._classic.on_given(member_id)
             raise ConsumerRefused(
                 ErrorCode.unknown_member_id,
                 f"Member {member_id} is not a member of group {self.group_id}.",
@@ -423,6 +425,14 @@ class ConsumerGroup:
     def _member(self, member_id: str) -> ConsumerMember:
         return member_of(self.roster, self.group_id, member_id)
 
+    def _is_lost(self, member_id: str) -> bool:
+        """Return whether the id of a JoinGroup is that of a fenced member, which need not know it.
+
+        It may have been fenced by another broker. New members have no id, or one that was given.
+        """
+        known = member_id in self.members or self._classic.was_given(member_id)
+        return bool(member_id) and not known
+
     def _refuse_if_full(self, member_id: str) -> None:
         if member_id not in self.members:
             raise ConsumerRefused(
@@ -481,8 +491,6 @@ class ConsumerGroup:
                 return
         for member_id in member_ids:
             regex = self.members[member_id].regex
-            if self.members[member_id].classic is not None:
-                self._classic.on_fenced(member_id)
             self._forget(changes, member_id)
             if regex and regex not in self.roster.regexes and regex in self.roster.resolved:
                 self._put(changes, RecordKey(RecordKind.REGEX, regex), None)

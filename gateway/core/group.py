@@ -592,7 +592,8 @@ class Group:
         if error is not ErrorCode.none:
             return error
         pairs = ((syncing.protocol_type, self.protocol_type), (syncing.protocol, self.protocol))
-        if any(sent is not None and sent != own for sent, own in pairs):
+        # After a change of the protocol there is no assignor yet: members have to join again.
+        if any(sent != own for sent, own in pairs if None not in (sent, own)):
             return ErrorCode.inconsistent_group_protocol
         if self.state is State.PREPARING_REBALANCE:
             return ErrorCode.rebalance_in_progress

@@ -6,7 +6,14 @@ import pytest
 
 from gateway.core.deadlines import Deadlines
 from gateway.core.group import Group
-from gateway.core.group_members import GroupSettings, Joined, State
+from gateway.core.group_members import (
+    GroupMembership,
+    GroupSettings,
+    Joined,
+    MemberRecord,
+    State,
+    Syncing,
+)
 from tests.gateway.group_driver import RANGE, Driver
 
 BOTH = (("range", b"r"), ("sticky", b"s"))
@@ -279,6 +286,14 @@ def test_waiting_syncs_are_told_of_a_new_rebalance():
     waiter = driver.sync("c-2")
     driver.join()
     assert driver.synced[waiter].error.name == "rebalance_in_progress"
+
+
+def test_members_of_a_group_that_has_changed_its_protocol_have_to_join_again_when_they_sync():
+    own = ("c-1", None, "c", "/h", 10_000, 60_000, RANGE, b"")
+    stored = GroupMembership(3, "consumer", None, "c-1", (MemberRecord(*own),))
+    group = Group.restore(stored, GroupSettings(), 0)
+    (answer,) = group.sync(Syncing("c-1", 3, None, "consumer", "range"), "waiter", 0)
+    assert answer.synced.error.name == "rebalance_in_progress"
 
 
 def test_an_assignment_that_became_durable_too_late_is_not_given_out():

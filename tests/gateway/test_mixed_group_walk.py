@@ -137,9 +137,6 @@ class RandomWalk(RuleBasedStateMachine):
 
     @rule()
     def take_over(self):
-        for name in CLASSICS:  # fenced members are not stored: as in Kafka, they join again
-            if name not in self.group.members:
-                self.classics[name] = self.classics[name].lost()
         taken = copy_of(self.group, self.now_ms)
         assert taken.roster.records() == self.group.roster.records()
         self.group = ConsumerGroup.restore(

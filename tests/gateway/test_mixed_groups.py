@@ -8,7 +8,10 @@ import asyncio
 
 import pytest
 
+from gateway.core.consumer_members import ConsumerRefused, Now
 from gateway.core.consumer_protocol import encode_assignment
+from gateway.core.group_members import Joining
+from tests.gateway.consumer_rig import TIMING, Client, FakeTopics, beat, copy_of, fresh_group
 from tests.gateway.consumer_world import partitions
 from tests.gateway.mixed_rig import (
     assigned,
@@ -113,7 +116,7 @@ async def test_a_new_member_gets_an_id_first_and_older_versions_join_at_once():
         ({"names": ()}, "inconsistent_group_protocol"),
         ({"names": ("sticky", "range")}, "none"),
         ({"metadata": b"meta"}, "unknown_server_error"),
-        ({"owned": (1,)}, "none"),
+        ({"owned": (1,)}, "unknown_member_id"),  # a fenced member; Kafka lets it join at once
         ({"group_instance_id": "i"}, "unknown_member_id"),
     ],
 )
@@ -191,6 +194,28 @@ async def test_a_fenced_member_that_still_reads_does_not_come_back_with_its_part
         again = await join(w, member.member_id, member.partitions)  # some keep what they had
         assert again.error_code.name == "none"
         assert assigned(await sync(w, member.member_id, again.generation_id)) == ()
+
+
+def test_a_member_that_another_broker_fenced_joins_again_only_after_it_learned_of_that():
+    topics = FakeTopics()
+    topics.make("t", 4)
+    group = fresh_group(downgrades=False)
+    beat(group, Client("a"), topics)
+    taken, codes = copy_of(group), []
+    for member_id, owned in (("new", ()), ("z", [0]), ("z", [0])):
+        joining = Joining(
+            member_id=member_id,
+            protocol_type="consumer",
+            protocols=(("range", subscription(["t"], owned, 2)),),
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=20_000,
+            fresh_id="fresh",
+        )
+        try:
+            codes.append(taken.join(joining, Now(0, topics, TIMING)).joined.error.name)
+        except ConsumerRefused as refused:
+            codes.append(refused.code.name)
+    assert codes == ["none", "unknown_member_id", "none"]
 
 
 @pytest.mark.parametrize("joins", [False, True])

@@ -44,6 +44,16 @@ class GroupClient(Client):
         self.host = None  # the coordinator as this client knows it
         self.silent_until_s = 0.0  # until then nothing that it sends arrives
 
+    def _asking(self, *words, **fields):
+        """Return the task of a request. It goes on if this client dies meanwhile."""
+        asked = asyncio.ensure_future(super().ask(*words, **fields))
+        self.world.tasks.add(asked)
+        asked.add_done_callback(self.world.tasks.discard)
+        return asked
+
+    async def ask(self, *words, **fields):
+        return await asyncio.shield(self._asking(*words, **fields))
+
     async def call(self, key, version, *, late=False, waits_s=None, **fields):
         """Ask the coordinator. Returns the answer, or None if none came."""
         if now() < self.silent_until_s:
@@ -56,10 +66,7 @@ class GroupClient(Client):
         if host is None:
             await self.pause()
             return None
-        request = self.ask(host, key, version, late=late, patience_s=waits_s, **fields)
-        asked = asyncio.ensure_future(request)  # goes on if this client dies meanwhile
-        self.world.tasks.add(asked)
-        asked.add_done_callback(self.world.tasks.discard)
+        asked = self._asking(host, key, version, late=late, patience_s=waits_s, **fields)
         ended = asyncio.ensure_future(host.ended.wait())
         try:
             await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)

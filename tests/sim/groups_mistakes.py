@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from unittest import mock
 
 from gateway.cluster.coordinator_ownership import CoordinatorOwnership
 from gateway.core import group_migration
@@ -23,7 +24,7 @@ from ledger.log import set_level
 from subscriptions.segments import log_claim
 from tests.gateway import consumer_takeovers, migration_run
 from tests.sim.groups_world import GroupsWorld
-from tests.sim.planting import Mutation, patched
+from tests.sim.planting import Mutation, check_shapes
 from tests.sim.seeds import run_world
 
 SEEDS_MAX = 200
@@ -72,8 +73,14 @@ def nothing_held(_):
     return Assignment({}, has_user_data=False)
 
 
-def _mistake(trap, name, owner, **mistakes):
-    return Mutation(trap, name, patched(owner, **mistakes), GroupsWorld)
+def _mistake(trap, name, where, /, **mistakes):
+    return Mutation(trap, name, _patched(where, mistakes), GroupsWorld)
+
+
+def _patched(where, mistakes):
+    """As `patched`, of which an attribute may have the name `owner`."""
+    check_shapes(where, mistakes)
+    return lambda world: mock.patch.multiple(where, **mistakes)
 
 
 MISTAKES = (

@@ -62,7 +62,7 @@ class GroupsWorld(TransactingWorld):
         self.partitions = draw.choice([3, 4, 6])
         self.timing = ConsumerTiming(int(SESSION_S * 1000), 300, draw.choice([0, 0, 500]))
         self.eager = draw.random() < 0.5
-        self.places = draw.randint(2, 4)
+        self.places = draw.randint(2, 5)
         self.static = draw.random() < 0.4  # the member of the first place is a static one
         self.consumers = draw.choice([0.0, 0.5, 1.0])  # the share of the protocol at the end
         self.members = []  # those that live
@@ -217,7 +217,7 @@ class GroupsWorld(TransactingWorld):
         for _ in range(draw.randint(1, self.places)):
             self.begin_member()
         await asyncio.sleep(draw.uniform(0.2, 3.0))
-        for _ in range(draw.randint(4, 12)):
+        for _ in range(draw.randint(6, 24)):
             await self.event()
             await asyncio.sleep(draw.expovariate(1 / draw.choice([0.2, 1.0])))
             if not self.members:
