@@ -1,4 +1,4 @@
-"""Members of one group in a simulated cluster, of both protocols, and an operator.
+"""Members of one group in a simulated cluster, of both protocols, readers and an operator.
 
 They do what Kafka's clients do: they look up the coordinator, repeat what was not answered, and
 give up what they read when they are asked to, or learn that they were fenced. A member of the
@@ -23,6 +23,7 @@ COMMIT, FETCH, DESCRIBE_CLASSIC, DESCRIBE = 8, 9, 15, 69
 JOIN, HEARTBEAT, LEAVE, SYNC, BEAT = 11, 12, 13, 14, 68
 SESSION_S, REBALANCE_S, BEAT_S = 3.0, 4.0, 0.3
 REVOKING_S_MAX = 1.0
+READ_S = 0.15  # mean, between two reads
 _E = ErrorCode
 _MOVED = frozenset((_E.not_coordinator, _E.coordinator_not_available))
 _AGAIN = _MOVED | {_E.coordinator_load_in_progress}
@@ -133,6 +134,15 @@ class GroupClient(Client):
             for partition, operation in operations.items():
                 oracle.end_commit(self, partition, operation, stored=code is _E.none)
         return code
+
+
+class Reader(GroupClient):
+    """Reads committed offsets, and keeps to a coordinator as long as that answers."""
+
+    async def run(self):
+        while True:
+            await asyncio.sleep(self.draw.expovariate(1 / READ_S))
+            await self.fetch(range(self.world.partitions))
 
 
 class Operator(GroupClient):

@@ -20,7 +20,13 @@ from gateway.core.consumer_members import STATIC_LEAVE_EPOCH, ConsumerTiming, Me
 from gateway.core.topic_names import CONSUMER_OFFSETS
 from gateway.topics import catalog, internal_topics
 from ledger.registry.ledger_ids import first_unused_ledger
-from tests.sim.groups_clients import SESSION_S, ClassicMember, ConsumerMember, Operator
+from tests.sim.groups_clients import (
+    SESSION_S,
+    ClassicMember,
+    ConsumerMember,
+    Operator,
+    Reader,
+)
 from tests.sim.groups_host import GroupsHost
 from tests.sim.groups_oracle import GROUP, MEMBER_STATES, TOPIC, GroupsOracle
 from tests.sim.metadata import SimMetadata
@@ -68,7 +74,7 @@ class GroupsWorld(TransactingWorld):
         self.members = []  # those that live
         self.begun = 0
         self.operator = Operator(self, "operator")
-        self.readers = []
+        self.readers = [Reader(self, f"reader {number}") for number in range(2)]
 
     async def boot(self):
         catalog.uuid4 = lambda: UUID(int=self.draw.getrandbits(128))  # or no seed repeats
@@ -214,6 +220,7 @@ class GroupsWorld(TransactingWorld):
 
     async def _story(self):
         draw = self.draw
+        self.clients = [asyncio.ensure_future(reader.run()) for reader in self.readers]
         for _ in range(draw.randint(1, self.places)):
             self.begin_member()
         await asyncio.sleep(draw.uniform(0.2, 3.0))
@@ -279,5 +286,8 @@ class GroupsWorld(TransactingWorld):
         while await self.operator.fetch(range(self.partitions)) is None:
             await self.operator.pause()
         self.oracle.check_register()
+        for reading in self.clients:
+            assert not reading.done(), reading
+            reading.cancel()
         for member in list(self.members):
             await self._end(member, leaves=False)
