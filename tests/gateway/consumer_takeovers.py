@@ -58,6 +58,7 @@ class Run:
     async def start(self):
         self.world = ConsumerWorld()
         await self._enter()
+        await self.world.commit("g", 0)  # an empty group without offsets would be deleted
 
     async def _enter(self):
         await self.world.__aenter__()
@@ -107,7 +108,8 @@ class Run:
 
     async def _ask(self, name, client):
         """Return the answer to a heartbeat, or None if the coordinator died meanwhile."""
-        asked = client.request()
+        # It reports what it is about to read, too: the answer may be lost, and it begins then.
+        asked = replace(client, owned=client.owned | client.assigned).request()
         fields = {"instance_id": client.instance}
         if asked.owned is not None and client.joined:
             fields["topic_partitions"] = [
