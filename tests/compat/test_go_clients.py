@@ -237,8 +237,7 @@ def test_members_of_franz_go_share_partitions_and_give_them_back(plain, tmp_path
             WAIT_S,
         )
         assert first.stop() == 0
-        # Both processes name their member the same.
-        seen = [*events(first.output().replace("franz-go", "first")), *events(second.output())]
+        seen = [*events(first.output()), *events(second.output())]
     assert check(seen, places) == []
     (state,) = described(address, group, "--state")
     assert (state["state"], state["members"]) == ("Empty", 0)

@@ -1,15 +1,16 @@
-"""Checks what the members of one group of the consumer protocol read, against what was written.
+"""Checks what the members of one group read, against what was written.
 
 A tenure is the time in which a member has a partition: from the callback that assigns it until the
-one that revokes it, or reports it as lost, or until the member leaves. All members take the time
-from the clock of one machine. The members commit what they have read before they give a partition
-back, so nothing is read twice within an epoch of the group.
+one that revokes it, or reports it as lost, or until the member leaves or is killed. All members
+take the time from the clock of one machine. The members commit what they have read before they give
+a partition back, so nothing is read twice within an epoch of the group. In the classic protocol the
+epoch is the generation.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -18,7 +19,10 @@ Place = tuple[int, int]
 
 
 class Event(NamedTuple):
-    """What a member noted. `epoch` and `offsets` belong to `read`, `text` to `error`."""
+    """What a member noted. `epoch` and `offsets` belong to `read`, `text` to `error`.
+
+    A member that is killed notes nothing: the test adds the event `killed` for it.
+    """
 
     time_us: int
     member: str
@@ -35,7 +39,7 @@ class Tenure:
     def __init__(self, member: str, partition: int, begun_us: int) -> None:
         self.member, self.partition, self.begun_us = member, partition, begun_us
         self.ended_us: int | None = None
-        self.was_lost = False
+        self.was_lost = self.was_killed = False
         self.offsets: list[int] = []
 
 
@@ -51,7 +55,7 @@ def reading_of(events: Iterable[Event]) -> Reading:
     having: dict[tuple[str, int], Tenure] = {}
     found = Reading([], [])
     for event in sorted(events, key=lambda each: each.time_us):
-        if event.kind == "left":
+        if event.kind in ("left", "killed"):
             partitions = [place for member, place in having if member == event.member]
         else:
             partitions = list(event.partitions)
@@ -76,6 +80,7 @@ def _note(
         ended = having.pop(key)
         ended.ended_us = event.time_us
         ended.was_lost = event.kind == "lost"
+        ended.was_killed = event.kind == "killed"
 
 
 def check(events: Collection[Event], acknowledged: Collection[Place]) -> list[str]:
@@ -93,6 +98,67 @@ def check(events: Collection[Event], acknowledged: Collection[Place]) -> list[st
         *(fault for each in found.tenures for fault in _disorder(each)),
         *_shared(found.tenures),
     ]
+
+
+class Takeover(NamedTuple):
+    """A tenure that ended because its member was killed, and those of the partition after it."""
+
+    killed: Tenure
+    later: list[Tenure]
+
+    @property
+    def after_us(self) -> int:
+        """Return the time until the partition had a member again, which must be."""
+        assert self.killed.ended_us is not None
+        return self.later[0].begun_us - self.killed.ended_us
+
+
+def takeovers(events: Iterable[Event]) -> list[Takeover]:
+    """Return what followed each tenure of a killed member, in the order of these."""
+    tenures = reading_of(events).tenures
+    return [
+        Takeover(
+            each,
+            [
+                other
+                for other in tenures
+                if other.partition == each.partition and other.begun_us > each.begun_us
+            ],
+        )
+        for each in tenures
+        if each.was_killed
+    ]
+
+
+def check_takeovers(
+    found: Iterable[Takeover], committed: Mapping[tuple[str, int], int], session_us_min: int
+) -> list[str]:
+    """Return what is wrong with takeovers from killed members: nothing in a good history.
+
+    Another member takes a partition over, but not within `session_us_min` after the kill. The first
+    offset that is read then is the committed one, which `committed` has by killed member and
+    partition.
+    """
+    return [fault for each in found for fault in _faults_of(each, committed, session_us_min)]
+
+
+def _faults_of(
+    takeover: Takeover, committed: Mapping[tuple[str, int], int], session_us_min: int
+) -> Iterator[str]:
+    killed = takeover.killed
+    what = f"partition {killed.partition} of {killed.member}, which was killed"
+    if not takeover.later:
+        yield f"no member takes over {what}"
+        return
+    if takeover.after_us < session_us_min:
+        yield (
+            f"{takeover.later[0].member} takes over {what}, {takeover.after_us // 1_000} ms later:"
+            " before its session ended"
+        )
+    first = next((each for each in takeover.later if each.offsets), None)
+    wanted = committed[(killed.member, killed.partition)]
+    if first is not None and first.offsets[0] != wanted:
+        yield f"{first.member} takes over {what}, at offset {first.offsets[0]}, not {wanted}"
 
 
 def redelivered(events: Iterable[Event]) -> int:

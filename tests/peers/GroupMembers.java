@@ -3,6 +3,7 @@ import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
 import java.util.Collection;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
@@ -13,14 +14,17 @@ import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.RangeAssignor;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
-/** Members of one group of the consumer protocol (KIP-848) that come and go.
+/** Members of one group that come and go.
  *
- * Argument: a properties file with brokers, group, topic, count, shortest, longest (seconds) and
- * seed. The lines that it prints are those of tests/peers/go/members.go. SIGTERM lets all leave.
+ * Argument: a properties file with brokers, group, topic, count, shortest, longest (seconds), seed,
+ * protocol (consumer or classic), session_ms (classic only) and the name with which the names of
+ * members begin. The lines that it prints are those of tests/peers/go/members.go. SIGTERM lets all
+ * leave.
  */
 public class GroupMembers {
     private static final Duration POLL = Duration.ofMillis(500);
@@ -56,7 +60,8 @@ public class GroupMembers {
         double longest = Double.parseDouble(keys.getProperty("longest"));
         for (int life = 0; !ending; life++) {
             double seconds = shortest + draw.nextDouble() * (longest - shortest);
-            new Member("java-" + place + "." + life, keys).run(System.nanoTime() + (long) (seconds * 1e9));
+            String name = keys.getProperty("name") + "-" + place + "." + life;
+            new Member(name, keys).run(System.nanoTime() + (long) (seconds * 1e9));
         }
     }
 
@@ -69,13 +74,23 @@ public class GroupMembers {
             this.name = name;
             this.topic = keys.getProperty("topic");
             ByteArrayDeserializer bytes = new ByteArrayDeserializer();
-            this.consumer = new KafkaConsumer<>(Map.of(
+            this.consumer = new KafkaConsumer<>(settings(keys), bytes, bytes);
+        }
+
+        private static Map<String, Object> settings(Properties keys) {
+            Map<String, Object> settings = new HashMap<>(Map.of(
                 "bootstrap.servers", keys.getProperty("brokers"),
                 "group.id", keys.getProperty("group"),
-                "group.protocol", "consumer",
+                "group.protocol", keys.getProperty("protocol"),
                 "enable.auto.commit", "false",
                 "auto.offset.reset", "earliest",
-                "max.poll.records", "100"), bytes, bytes);
+                "max.poll.records", "100"));
+            if (keys.getProperty("protocol").equals("classic")) {
+                settings.put("session.timeout.ms", keys.getProperty("session_ms"));
+                settings.put("heartbeat.interval.ms", "1000");
+                settings.put("partition.assignment.strategy", RangeAssignor.class.getName());
+            }
+            return settings;
         }
 
         void run(long endNs) {

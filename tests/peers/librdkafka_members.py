@@ -1,4 +1,4 @@
-"""Runs members of one group of the consumer protocol (KIP-848) with librdkafka, as a process.
+"""Runs members of one group of either protocol with librdkafka, as a process.
 
 `python -m tests.peers.librdkafka_members FILE`: a JSON file with the fields of
 `tests.peers.members.Members`. The lines that it prints are those of tests/peers/go/members.go.
@@ -22,6 +22,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 POLL_S: Final = 0.5
 AT_ONCE: Final = 50  # records between two commits
+HEARTBEAT_MS: Final = 1_000  # of the classic protocol
 _EPOCH: Final = struct.Struct("=7xi")  # of librdkafka's form of a member: "CGMDv2:", its epoch
 
 
@@ -32,16 +33,9 @@ class Member:
         self._name = name
         self._topic = keys["topic"]
         self._pending: list[Message] = []  # read, and neither noted nor committed yet
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": keys["brokers"],
-                "group.id": keys["group"],
-                "group.protocol": "consumer",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "log_level": 0,
-            }
-        )
+        self._generation: int | None = None  # of the last assignment; None in the consumer protocol
+        self._is_classic = keys["protocol"] == "classic"
+        self._consumer = Consumer(_settings(keys))
 
     def run(self, ending: threading.Event, end_s: float) -> None:
         self._consumer.subscribe(
@@ -66,7 +60,7 @@ class Member:
         """Note what was read, and commit it."""
         if not self._pending:
             return
-        (epoch,) = _EPOCH.unpack_from(self._consumer.consumer_group_metadata())
+        epoch = self._epoch() if self._generation is None else self._generation
         offsets: dict[int, list[int]] = defaultdict(list)
         for record in self._pending:
             offsets[record.partition()].append(record.offset())
@@ -81,6 +75,11 @@ class Member:
         except KafkaException as fault:
             self._note("error", str(fault))
 
+    def _epoch(self) -> int:
+        """Return the epoch of the member, or in the classic protocol the generation."""
+        (epoch,) = _EPOCH.unpack_from(self._consumer.consumer_group_metadata())
+        return int(epoch)
+
     def _note(self, event: str, more: str) -> None:
         line = f"{time.time_ns() // 1_000} {self._name} {event} {more}\n"
         sys.stdout.write(line)  # one write: threads share the stream
@@ -91,6 +90,8 @@ class Member:
             self._note(event, ",".join(str(each.partition) for each in places))
 
     def _assigned(self, _: Consumer, places: list[TopicPartition]) -> None:
+        if self._is_classic:  # a lost generation is forgotten before its records are noted
+            self._generation = self._epoch()
         self._noted("assigned", places)
 
     def _revoked(self, _: Consumer, places: list[TopicPartition]) -> None:
@@ -102,13 +103,29 @@ class Member:
         self._noted("lost", places)
 
 
+def _settings(keys: dict[str, Any]) -> dict[str, Any]:
+    settings = {
+        "bootstrap.servers": keys["brokers"],
+        "group.id": keys["group"],
+        "group.protocol": keys["protocol"],
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+        "log_level": 0,
+    }
+    if keys["protocol"] == "classic":
+        settings["session.timeout.ms"] = keys["session_ms"]
+        settings["heartbeat.interval.ms"] = HEARTBEAT_MS
+        settings["partition.assignment.strategy"] = "range"
+    return settings
+
+
 def live(place: int, keys: dict[str, Any], ending: threading.Event) -> None:
     """Run one member after the other until the event is set."""
     draw = random.Random(keys["seed"] * 1000 + place)
     life = 0
     while not ending.is_set():
         end_s = time.monotonic() + draw.uniform(keys["shortest"], keys["longest"])
-        Member(f"librdkafka-{place}.{life}", keys).run(ending, end_s)
+        Member(f"{keys['name']}-{place}.{life}", keys).run(ending, end_s)
         life += 1
 
 

@@ -1,4 +1,4 @@
-"""Members of a group of the consumer protocol (KIP-848), of three clients, as processes.
+"""Members of a group of either protocol, of three clients, as processes.
 
 Each process has some members, which come and go: a member lives for a drawn time, leaves, and
 another one follows. It prints a line for each event; `events` reads them.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +25,11 @@ LONG_S: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """What one process is asked for. `shortest` and `longest` are the seconds of a life."""
+    """What one process is asked for. `shortest` and `longest` are the seconds of a life.
+
+    `protocol` is `consumer` (KIP-848) or `classic`. In the latter, members ask for a session of
+    `session_ms`; in the former, the group has a session timeout. `name` begins their names.
+    """
 
     brokers: str
     group: str
@@ -34,12 +38,19 @@ class Members:
     shortest: float = LONG_S
     longest: float = LONG_S
     seed: int = 1
+    protocol: str = "consumer"
+    session_ms: int = 10_000
+    name: str = ""
 
     def started(self, client: str, directory: Path, name: str = "") -> Process:
-        """Start these members with a client. Their events are the output of the process."""
+        """Start these members with a client. Their events are the output of the process.
+
+        `name` names the process and its files, and begins the names of the members.
+        """
         place = directory / (name or client)
         errors = place.with_suffix(".errors")
-        return Process(_words(client, self, place), place.with_suffix(".log"), errors=errors)
+        words = _words(client, replace(self, name=place.name), place)
+        return Process(words, place.with_suffix(".log"), errors=errors)
 
 
 def _words(client: str, members: Members, place: Path) -> list[str]:

@@ -1,7 +1,7 @@
 // Command peers runs stock Kafka clients written in Go: franz-go, sarama and kafka-go.
 //
 //	peers cases FILE    writes and reads with a client for each case of a file
-//	peers members FILE  runs members of a consumer group (KIP-848) with franz-go
+//	peers members FILE  runs members of a group of either protocol with franz-go
 //
 // Both files are JSON; the types Case and Members are their fields.
 package main

@@ -33,12 +33,16 @@ type Members struct {
 	Shortest float64 `json:"shortest"` // seconds of a life
 	Longest  float64 `json:"longest"`
 	Seed     int64   `json:"seed"`
+	Protocol string  `json:"protocol"`   // consumer (KIP-848) or classic
+	Session  int64   `json:"session_ms"` // of the classic protocol
+	Name     string  `json:"name"`       // with which the names of members begin
 }
 
 const (
-	pollTime   = 500 * time.Millisecond
-	commitTime = 10 * time.Second
-	recordsMax = 100 // of one poll
+	pollTime      = 500 * time.Millisecond
+	commitTime    = 10 * time.Second
+	heartbeatTime = time.Second // of the classic protocol
+	recordsMax    = 100         // of one poll
 )
 
 func (its *Members) run() {
@@ -53,7 +57,7 @@ func (its *Members) run() {
 			for life := 0; ctx.Err() == nil; life++ {
 				seconds := its.Shortest + draw.Float64()*(its.Longest-its.Shortest)
 				limited, cancel := context.WithTimeout(ctx, time.Duration(seconds*float64(time.Second)))
-				(&member{name: fmt.Sprintf("franz-go-%d.%d", place, life)}).live(limited, its)
+				(&member{name: fmt.Sprintf("%s-%d.%d", its.Name, place, life)}).live(limited, its)
 				cancel()
 			}
 		}()
@@ -79,20 +83,18 @@ func (its *member) live(ctx context.Context, of *Members) {
 			}
 		}
 	}
-	made, err := kgo.NewClient(
+	made, err := kgo.NewClient(append(of.protocol(),
 		kgo.SeedBrokers(strings.Split(of.Brokers, ",")...),
 		kgo.ConsumerGroup(of.Group),
 		kgo.ConsumeTopics(of.Topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.ServerSideBalancer(),
-		kgo.Balancers(kgo.StickyBalancer()),
 		kgo.DisableAutoCommit(),
 		kgo.BlockRebalanceOnPoll(),
 		kgo.FetchMaxWait(pollTime),
 		kgo.OnPartitionsAssigned(noted("assigned")),
 		kgo.OnPartitionsRevoked(noted("revoked")),
 		kgo.OnPartitionsLost(noted("lost")),
-	)
+	)...)
 	if err != nil {
 		fail(err)
 	}
@@ -105,6 +107,18 @@ func (its *member) live(ctx context.Context, of *Members) {
 	}
 	made.CloseAllowingRebalance()
 	its.note("left", "-")
+}
+
+// protocol returns the options of the protocol of the group.
+func (its *Members) protocol() []kgo.Opt {
+	if its.Protocol == "consumer" {
+		return []kgo.Opt{kgo.ServerSideBalancer(), kgo.Balancers(kgo.StickyBalancer())}
+	}
+	return []kgo.Opt{
+		kgo.Balancers(kgo.RangeBalancer()),
+		kgo.SessionTimeout(time.Duration(its.Session) * time.Millisecond),
+		kgo.HeartbeatInterval(heartbeatTime),
+	}
 }
 
 func (its *member) process(made *kgo.Client, found kgo.Fetches) {
