@@ -7,9 +7,6 @@ meanwhile. Apache Kafka passes the same test.
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +14,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from tests.compat.committed import Committed, read_all, read_all_ended, transacting_broker
-from tests.peers import install
 from tests.peers.broker import Broker
-from tests.peers.java_tools import JVM_SHORT
-from tests.peers.kafka import JVM_QUIET
-from tests.peers.processes import Process, free_port, wait_until
+from tests.peers.connect import Worker
+from tests.peers.processes import wait_until
 
 pytestmark = [pytest.mark.compat, pytest.mark.proof]
 
-COORDINATES = (
-    ("org.apache.kafka", "connect-runtime", install.KAFKA_VERSION),
-    ("org.apache.kafka", "connect-file", install.KAFKA_VERSION),
-    ("org.apache.kafka", "connect-mirror", install.KAFKA_VERSION),
-    install.LOG_COORDINATE,
-)
-MAIN = "org.apache.kafka.connect.cli.ConnectDistributed"
 WORKER = {
     "group.id": "workers",
     "config.storage.topic": "configs",
@@ -67,45 +55,18 @@ class Run:
 
     def __init__(self, directory: Path, broker: Broker):
         self.broker = broker
-        self.log = directory / "worker.log"
         self.file = directory / "lines.txt"
-        self.rest = f"http://127.0.0.1:{free_port()}"
-        self.properties = directory / "worker.properties"
-        settings = {**WORKER, "bootstrap.servers": broker.bootstrap, "listeners": self.rest}
-        self.properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        self.jars = install.maven_jars(f"connect-{install.KAFKA_VERSION}", COORDINATES)
         self.admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         self.admin.create_topics([NewTopic("lines", 1, 1)])["lines"].result(SECONDS_MAX)
         # All lines of the file.
         self.lines: list[str] = []
         self.committed = Committed(broker.bootstrap, "lines", 1)
-        self.worker = self.begin()
-
-    def begin(self) -> Process:
-        """Start the worker."""
-        jvm = [install.java(), *JVM_SHORT, *JVM_QUIET, "-cp", f"{self.jars}/*"]
-        return Process([*jvm, MAIN, str(self.properties)], self.log)
-
-    def check(self) -> None:
-        """Raise if the worker has ended."""
-        assert self.worker.exit_code is None, self.worker.output()[-4000:]
+        self.worker = Worker(directory, {**WORKER, "bootstrap.servers": broker.bootstrap})
 
     def ask(self, path: str, body: object = None) -> Any:
         """Return the worker's answer to a REST request, or None if it is not ready."""
-        self.check()
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
-        method = "GET" if body is None else "PUT"
-        request = urllib.request.Request(self.rest + path, data, headers, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=SECONDS_MAX) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as refused:
-            if refused.code in (404, 409, 500, 503):
-                return None
-            raise
-        except OSError:
-            return None
+        self.worker.check()
+        return self.worker.ask(path, body)
 
     def create(self) -> None:
         """Create the connector."""
@@ -124,19 +85,19 @@ class Run:
 
     def runs(self) -> bool:
         """Return True if the only task of the connector runs."""
-        status = self.ask("/connectors/lines/status")
-        return status is not None and [each["state"] for each in status["tasks"]] == ["RUNNING"]
+        self.worker.check()
+        return self.worker.states("lines") == ["RUNNING"]
 
     def kill(self, names: tuple[str, ...]) -> None:
         """Kill and restart the processes of these names."""
         if "worker" in names:
-            self.worker.kill()
+            self.worker.process.kill()
             committed = read_all(self.broker.bootstrap, "lines", 1)
             assert len(committed.messages) < len(self.lines), "the kill came too late"
         if "broker" in names:
             self.broker.restart(kill=True)
         if "worker" in names:
-            self.worker = self.begin()
+            self.worker.begin()
 
     def write(self) -> None:
         """Write the lines of a round."""
@@ -164,13 +125,13 @@ def test_a_source_connector_writes_each_line_once_though_it_is_killed(tmp_path: 
             before = len(run.lines)
             run.write()
             wanted = before + int(LINES_PER_ROUND * SHARE_BEFORE_KILL)
-            run.committed.read_until(wanted, run.check)
+            run.committed.read_until(wanted, run.worker.check)
             run.kill(killed)
-        run.committed.read_until(len(run.lines), run.check)
+        run.committed.read_until(len(run.lines), run.worker.check)
 
         assert read_all_ended(broker.bootstrap, "lines", 1).values == run.lines
         assert run.committed.values == run.lines
         wait_until(run.runs, "a running task", SECONDS_MAX, pause_s=0.5)
         assert run.policies() == ["compact"] * 3
         run.committed.close()
-        run.worker.stop()
+        run.worker.process.stop()

@@ -14,9 +14,9 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from tests.compat.committed import Committed, read_all, read_all_ended, transacting_broker
-from tests.compat.test_java_connect import COORDINATES
 from tests.peers import install
 from tests.peers.broker import Broker
+from tests.peers.connect import connect_jars
 from tests.peers.java_tools import JVM_SHORT
 from tests.peers.kafka import JVM_QUIET
 from tests.peers.processes import Process, free_port, wait_until
@@ -74,7 +74,7 @@ class Run:
         rest = {"listeners": f"http://127.0.0.1:{free_port()}"}
         lines = [f"{key}={value}\n" for key, value in {**SETTINGS, **places, **rest}.items()]
         self.properties.write_text("".join(lines))
-        self.jars = install.maven_jars(f"connect-{install.KAFKA_VERSION}", COORDINATES)
+        self.jars = connect_jars()
         self.admins = {
             name: AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
             for name, broker in self.brokers.items()

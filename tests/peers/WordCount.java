@@ -1,4 +1,5 @@
 import java.io.FileDescriptor;
+import java.io.FileInputStream;
 import java.io.FileOutputStream;
 import java.io.PrintStream;
 import java.util.List;
@@ -21,15 +22,24 @@ import org.apache.kafka.streams.state.Stores;
 /**
  * Counts the words of the topic "lines" exactly once, and writes each new count to "counts".
  *
- * <p>Arguments: the bootstrap address, and the directory of the state. Prints a line for each
- * restored partition of the changelog, and for each new state.
+ * <p>Arguments: the bootstrap address, the directory of the state, and perhaps a properties file
+ * with settings that replace these, and with the names of the topics as "input" and "output".
+ * Prints a line for each restored partition of the changelog, and for each new state.
  */
 public class WordCount {
     private static final PrintStream OUT =
             new PrintStream(new FileOutputStream(FileDescriptor.out), true);
 
     public static void main(String[] words) throws Exception {
-        KafkaStreams streams = new KafkaStreams(topology().build(), settings(words[0], words[1]));
+        Properties settings = settings(words[0], words[1]);
+        if (words.length > 2) {
+            try (FileInputStream in = new FileInputStream(words[2])) {
+                settings.load(in);
+            }
+        }
+        String input = settings.getProperty("input", "lines");
+        String output = settings.getProperty("output", "counts");
+        KafkaStreams streams = new KafkaStreams(topology(input, output).build(), settings);
         streams.setGlobalStateRestoreListener(new Restores());
         streams.setStateListener((now, before) -> OUT.println("state " + now));
         streams.setUncaughtExceptionHandler(
@@ -42,11 +52,11 @@ public class WordCount {
         new CountDownLatch(1).await();
     }
 
-    private static StreamsBuilder topology() {
+    private static StreamsBuilder topology(String input, String output) {
         StreamsBuilder builder = new StreamsBuilder();
         Map<String, String> changelog =
                 Map.of("segment.bytes", "1048576", "min.cleanable.dirty.ratio", "0.01");
-        builder.stream("lines", Consumed.with(Serdes.String(), Serdes.String()))
+        builder.stream(input, Consumed.with(Serdes.String(), Serdes.String()))
                 .flatMapValues(line -> List.of(line.split(" ")))
                 .groupBy((key, word) -> word, Grouped.with(Serdes.String(), Serdes.String()))
                 .count(
@@ -57,7 +67,7 @@ public class WordCount {
                                 .withLoggingEnabled(changelog))
                 .toStream()
                 .mapValues(String::valueOf)
-                .to("counts", Produced.with(Serdes.String(), Serdes.String()));
+                .to(output, Produced.with(Serdes.String(), Serdes.String()));
         return builder;
     }
 
