@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.peers import install
@@ -31,14 +32,20 @@ def registry_jar() -> Path:
 
 
 class Registry(ServerProcess):
-    """One registry; its schemas are in the cluster of `bootstrap`, and outlive stop and kill."""
+    """One registry; its schemas are in the cluster of `bootstrap`, and outlive stop and kill.
+
+    `settings` are further ones of its own.
+    """
 
     name = "Apicurio Registry"
     start_s_max = 300.0
 
-    def __init__(self, data: Path, bootstrap: str) -> None:
+    def __init__(
+        self, data: Path, bootstrap: str, settings: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(data)
         self._bootstrap = bootstrap
+        self._settings = dict(settings or {})
 
     @property
     def uri(self) -> str:
@@ -57,6 +64,7 @@ class Registry(ServerProcess):
             "apicurio.kafkasql.bootstrap.servers": self._bootstrap,
             "apicurio.storage.snapshot.location": self.data,
             "apicurio.import.work-dir": self.data,
+            **self._settings,
         }
         words = [f"-D{key}={value}" for key, value in settings.items()]
         return [install.java(), *JVM, *words, "-jar", str(registry_jar())]
