@@ -60,6 +60,7 @@ from gateway.core.consumer_members import (
     RecordKind,
     ResolvedRegex,
     Steps,
+    preferred_assignor,
 )
 from gateway.core.consumer_reconciliation import Reconciliation, reconciled
 from gateway.core.consumer_regexes import RegexStatus, regex_change
@@ -69,7 +70,6 @@ from gateway.core.deadlines import Deadlines
 from gateway.core.group import Group
 from gateway.core.group_members import GroupMembership, Joined, Joining, Synced, Syncing
 from gateway.core.group_migration import assignment_of, downgraded, upgraded
-from gateway.core.java_map import in_map_order
 from gateway.core.offset_expiry import CONSUMER
 
 _RECORD_ORDER = (
@@ -184,18 +184,8 @@ class ConsumerGroup:
 
     @property
     def assignor(self) -> str:
-        """The assignor that most members prefer. As in Kafka, the order of a map breaks ties.
-
-        A member that prefers one that is enabled no more, since a restart, counts as one without a
-        preference.
-        """
-        counts: dict[str, int] = {}
-        enabled = self._settings.assignors
-        for member in self.members.values():
-            if member.assignor in enabled:
-                counts[member.assignor] = counts.get(member.assignor, 0) + 1
-        order = in_map_order(list(counts))
-        return max(order, key=counts.__getitem__, default=enabled[0])
+        """The assignor of the next target."""
+        return preferred_assignor(self.members.values(), self._settings.assignors)
 
     @property
     def deadline_ms(self) -> int | None:

@@ -7,7 +7,7 @@ Source: Kafka, ConsumerGroupMember, MemberState and GroupCoordinatorRecordHelper
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple, Protocol
@@ -16,6 +16,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from gateway.core.group_members import Joined, Protocols, protocols_bytes
+from gateway.core.java_map import in_map_order
 
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
@@ -327,3 +328,16 @@ class ConsumerSettings(NamedTuple):
     classic_bytes_max: int = 512 * 1024  # of its membership as it is stored, at most
     # Returns what is wrong with a regular expression, or None.
     regex_fault: Callable[[str], str | None] = lambda _: None
+
+
+def preferred_assignor(members: Iterable[ConsumerMember], enabled: tuple[str, ...]) -> str:
+    """Return the assignor that most members prefer. As in Kafka, the order of a map breaks ties.
+
+    A member that prefers one that is enabled no more, since a restart, counts as one without a
+    preference. Without any preference it is the first one that is enabled.
+    """
+    counts: dict[str, int] = {}
+    for member in members:
+        if member.assignor in enabled:
+            counts[member.assignor] = counts.get(member.assignor, 0) + 1
+    return max(in_map_order(list(counts)), key=counts.__getitem__, default=enabled[0])
