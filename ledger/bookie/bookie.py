@@ -388,7 +388,8 @@ class Bookie:
         """Implement `Bookies.stats`. The disk size is the sum of log files and free space."""
         try:
             free_bytes = self._disk.free_bytes()
-            logs = self._log_files.at(self._journal.file_id, self._index.files_dropped)
+            gone = self._index.files_dropped + self._journal.files_given_back
+            logs = self._log_files.at(self._journal.file_id, gone)
             ledgers = self._index.ledger_count()
         except OSError:
             return BookieStats(Status.IO_ERROR)

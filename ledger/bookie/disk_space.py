@@ -104,13 +104,14 @@ class LogFileCount:
         # What the caller passed at the last listing. None before the first one.
         self._mark: tuple[int, int] | None = None
 
-    def at(self, newest: int, dropped: int) -> int:
+    def at(self, newest: int, gone: int) -> int:
         """Return the number of log files. Raises OSError.
 
-        `newest` is the number of the newest file, and `dropped` counts the deleted ones.
+        `newest` is the number of the newest file, and `gone` counts the deleted ones. Among these
+        are files that a full disk refused: a listing may have counted them.
         """
-        if self._mark != (newest, dropped):
+        if self._mark != (newest, gone):
             names = self._disk.names()
             self._count = sum(1 for name in names if parse_file_name(name) is not None)
-            self._mark = newest, dropped
+            self._mark = newest, gone
         return self._count

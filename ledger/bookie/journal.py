@@ -93,8 +93,8 @@ class Journal:
         # Syncs of complete files, each done when its file is closed. Empty if groups are synced.
         # Few: the kernel makes writes wait when too many bytes are not on disk.
         self._finishing: set[asyncio.Future[None]] = set()
-        # The id of `_file`; rises by one with each roll.
-        self.file_id = 0
+        # The id of `_file`, which rises by one with each roll, and the rolls that were given back.
+        self.file_id = self.files_given_back = 0
         # The position of the next group in `_file`: a block boundary after all settled groups.
         self._position = 0
         # The end of the space allocated in `_file`. Never below the end of a group being written.
@@ -438,6 +438,7 @@ class Journal:
             if file is not None:
                 file.close()  # open, it would keep its space and a descriptor
             if remove and file_name(file_id) in self._disk.names():
+                self.files_given_back += 1
                 self._disk.unlink(file_name(file_id))
         except OSError as error:
             return error

@@ -6,6 +6,7 @@ files after each step. Reads of the table and lists of the directory are counted
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from random import Random
 
@@ -15,6 +16,7 @@ from ledger.bookie.gc.collector import collect
 from ledger.core.journal_format import parse_file_name
 from ledger.ports.bookies import Status
 from tests.ledger.bookie_rig import KEY, OTHER_KEY, SMALL, Rig, started_bookie
+from tests.sim.disk import FULL_IN_A_SYNC
 
 HASTY = replace(SMALL, ledgers_in_memory_max=2, index_batch_entries=2)
 
@@ -94,3 +96,22 @@ async def test_a_further_report_reads_neither_the_table_nor_the_directory():
         await bookie.storage.journal.roll()
         await bookie.stats()
         assert len(lists) == 1
+
+
+async def test_a_file_that_a_full_disk_refused_is_not_counted_any_more():
+    async with started_bookie() as (rig, bookie):
+        for ledger in range(3):
+            await rig.add(ledger, 0)
+        await bookie.storage.journal.roll()
+        await bookie.delete_ledgers([0, 1, 2])
+        await assert_exact(rig)
+        rig.disk.accidents.append(FULL_IN_A_SYNC)
+        rolling = asyncio.ensure_future(bookie.storage.journal.roll())
+        files = len(rig.disk.names())
+        while len(rig.disk.names()) == files:
+            await asyncio.sleep(0)
+        bookie.storage.index.drop_file(0)  # as the garbage collector does meanwhile
+        await assert_exact(rig)
+        with pytest.raises(OSError, match="sync failed"):
+            await rolling
+        await assert_exact(rig)
