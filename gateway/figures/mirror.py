@@ -83,6 +83,10 @@ class Mirror:
         # Names whose figures are due.
         self._due_topics: set[str] = set()
         self._due_groups: set[str] = set()
+        # Names whose figures were computed, but are not in all indexes yet: after an error the next
+        # refresh goes on with them.
+        self._unindexed_topics: set[str] = set()
+        self._unindexed_groups: set[str] = set()
         self._hurried = True  # until the first tables are complete
         self._refreshed = Refreshed("the figures of all gateways", self._refresh)
 
@@ -151,10 +155,12 @@ class Mirror:
         )
         await questions_of(self._ctx).keep_only(members)
         await self._take_catalog(slices)
-        topics, groups = await self._merge(slices)
-        await self.topics.index_again(slices, topics)
-        await self.groups.index_again(slices, groups)
-        await self.queries.index_again(slices, groups)
+        await self._merge(slices)
+        await self.topics.index_again(slices, self._unindexed_topics)
+        self._unindexed_topics.clear()
+        await self.groups.index_again(slices, self._unindexed_groups)
+        await self.queries.index_again(slices, self._unindexed_groups)
+        self._unindexed_groups.clear()
         self._hurried = False
 
     def _forget(self, held: HeldShare) -> None:
@@ -254,7 +260,6 @@ class Mirror:
         listed = self._ctx.catalog.all()
         if listed is self._listed:
             return
-        self._listed = listed
         names: set[str] = set()
         for topic in listed:
             names.add(topic.name)
@@ -266,21 +271,23 @@ class Mirror:
             del self._known[name]
             self._due_topics.add(name)
             await slices.pause()
+        self._listed = listed
 
-    async def _merge(self, slices: Slices) -> tuple[set[str], set[str]]:
-        """Compute what is due: topics, then the groups that read them. Returns their names."""
+    async def _merge(self, slices: Slices) -> None:
+        """Compute what is due: topics, then the groups that read them."""
         shares = [self._own, *self._held.values()]
         silent = any(each.silent is not None for each in shares)
-        due, self._due_topics = self._due_topics, set()
-        for name in due:
+        for name in list(self._due_topics):
+            self._unindexed_topics.add(name)
             self._merge_topic(name, shares, silent=silent)
             self._due_groups.update(self._groups_of.get(name, ()))
+            self._due_topics.discard(name)  # not sooner: after an error it is due again
             await slices.pause()
-        groups, self._due_groups = self._due_groups, set()
-        for name in groups:
+        for name in list(self._due_groups):
+            self._unindexed_groups.add(name)
             self._merge_group(name, shares)
+            self._due_groups.discard(name)
             await slices.pause()
-        return due, groups
 
     def _merge_topic(self, name: str, shares: list[HeldShare], *, silent: bool) -> None:
         topic = self._known.get(name)

@@ -101,9 +101,18 @@ class Table(Generic[Row]):
                 await self._renew(order, index, slices)
 
     async def _renew(self, order: str, index: _Index, slices: Slices) -> None:
-        """Put the rows whose keys changed in their places."""
-        key, rows = self._orders[order], self.rows
+        """Put the rows whose keys changed in their places. After an error they stay stale."""
         names, index.stale = index.stale, set()
+        try:
+            await self._put_in_order(order, index, names, slices)
+        except BaseException:
+            index.stale |= names
+            raise
+
+    async def _put_in_order(
+        self, order: str, index: _Index, names: set[str], slices: Slices
+    ) -> None:
+        key, rows = self._orders[order], self.rows
         moved: list[tuple[str, SortKey | None]] = []
         for name in names:
             row = rows.get(name)
@@ -119,10 +128,12 @@ class Table(Generic[Row]):
         else:
             entries = index.entries.copy()
             for name, now in moved:
-                _move(entries, name, index.keys.pop(name, None), now)
+                _move(entries, name, index.keys.get(name), now)
+                await slices.pause()
+            for name, now in moved:  # the keys are those of `entries` after an error too
+                index.keys.pop(name, None)
                 if now is not None:
                     index.keys[name] = now
-                await slices.pause()
         index.entries = entries
         self._lowered.pop(order, None)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from urllib.parse import unquote
 
 import pytest
@@ -320,6 +321,38 @@ async def test_an_index_is_the_same_object_until_a_key_changes():
     table.rows["a"] = row_of("a", 9)
     await table.index_again(Slices(), ["a"])
     assert table._indexes["name"].entries is before
+
+
+class Ending(Slices):
+    """Slices that end a piece of work at one of its steps."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
+
+    async def pause(self):
+        self.steps -= 1
+        if self.steps == 0:
+            raise InterruptedError
+
+
+@pytest.mark.parametrize("moved_max", [0, 100])
+@pytest.mark.parametrize("steps", range(1, 8))
+async def test_an_index_whose_renewal_failed_is_right_after_the_next_one(
+    monkeypatch, moved_max, steps
+):
+    monkeypatch.setattr(tables, "_MOVED_MAX", moved_max)
+    table = await table_of(dict(zip("abcd", range(4), strict=True)))
+    await table.page("rate", None, 5)
+    table.rows |= {"a": row_of("a", 9), "b": row_of("b", 8), "e": row_of("e", 7)}
+    del table.rows["c"]
+    with suppress(InterruptedError):
+        await table.index_again(Ending(steps), ["a", "b", "c", "e"])
+    table.rows["d"] = row_of("d", 10)
+    await table.index_again(Slices(), ["d"])
+    found = await table.page("rate", None, 9)
+    assert [each.name for each in found.rows] == ["d", "a", "b", "e"]
+    assert found.total == 4
 
 
 async def test_what_changes_while_an_index_is_built_is_in_it_afterwards(monkeypatch):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from gateway.cluster.port import Leader
 from gateway.figures.mirror import Mirror
 from gateway.figures.parts import share_of
@@ -341,3 +343,34 @@ async def test_a_reader_of_the_stream_gets_each_event_and_the_memory_has_a_bound
         assert timeline.since(arrival)[1] > 0
     finally:
         await timeline.close()
+
+
+async def test_names_of_a_refresh_that_failed_are_in_the_pages_of_the_next_one():
+    names = [f"t{number}" for number in range(8)]
+    one, two = Remote(1), Remote(2)
+    async with Looking(PaperCatalog(*map(topic_named, names)), one, two) as looking:
+        for number, name in enumerate(names):
+            one.leads(name, figures(0, rate=float(number)))
+            one.has_group(f"g-{name}", {name: ((0, number),)})
+        mirror = await looking.fresh()
+        await mirror.topics.page("rate", None, 10)
+        await mirror.groups.page("lag", None, 10)
+        for number, name in enumerate(names):
+            one.leads(name, figures(0, rate=float(100 - number)))
+            one.has_group(f"g-{name}", {name: ((0, 10 - number),)})
+        two.leads("t3", figures(0, rate=7.0))  # whose leader is asked for
+        leader_of = looking.ctx.cluster.leader
+
+        def fails(key):
+            looking.ctx.cluster.leader = leader_of
+            raise LookupError(key)
+
+        looking.ctx.cluster.leader = fails
+        with pytest.raises(LookupError):
+            await mirror._refresh()
+        await mirror._refresh()
+        topics = await mirror.topics.page("rate", None, 10)
+        rates = [each.records_per_s for each in topics.rows]
+        assert rates == [100.0, 99.0, 98.0, 97.0, 96.0, 95.0, 94.0, 93.0]
+        groups = await mirror.groups.page("lag", None, 10)
+        assert [each.lag for each in groups.rows] == [7, 6, 5, 4, 3, 2, 1, 0]
