@@ -11,6 +11,8 @@ from gateway.topics.held_bytes import held_bytes, newest_written, written_since
 
 if TYPE_CHECKING:
     from gateway.topics.partition import Partition
+    from ledger.ids import LedgerId
+    from ledger.streams.stream import Stream
 
 WINDOW_S: Final = 5.0
 """Rates are over this time at least, once it has passed, and over 20 s at most."""
@@ -73,10 +75,12 @@ class SampledPartition:
     __slots__ = (
         "_losses",
         "_newest",
+        "_open",
         "_rates",
         "_row",
         "_segments",
         "_settled",
+        "_summary_changes",
         "_written",
         "index",
         "partition",
@@ -93,6 +97,10 @@ class SampledPartition:
         # The lists of segments and of accepted losses of `_row`: both are replaced by changes.
         self._segments: object = None
         self._losses: object = None
+        # What else changes the sizes of `_segments`: corrections, and writes to the open one. They
+        # may hold no record that counts in `end`.
+        self._summary_changes = -1
+        self._open: LedgerId | None = None
         # True if time alone does not change `_row`: its rates are 0 and no reader waits.
         self._settled = False
 
@@ -109,8 +117,16 @@ class SampledPartition:
             and stream.start_sequence_id == row.start
             and stream.segments is self._segments
             and stream.accepted_losses is self._losses
+            and stream.summary_changes == self._summary_changes
+            and self._written_to(stream) == self._newest.size_bytes
             and not partition.losses.blocked
         )
+
+    def _written_to(self, stream: Stream) -> int:
+        """Return the bytes in the newest segment, if the list of them is that of the last look."""
+        if self._open is None:
+            return self._newest.size_bytes
+        return stream.services.client.written_bytes(self._open)
 
     def look(self, copies: int, now_s: float, before_s: float) -> PartitionFigures:
         """Return the figures of now. The same object as before if nothing changed.
@@ -127,6 +143,9 @@ class SampledPartition:
         records_per_s, bytes_per_s = self._rates_of(end, now_s)
         blocked, lost = _blocked(partition, start)
         self._segments, self._losses = stream.segments, stream.accepted_losses
+        self._summary_changes = stream.summary_changes
+        newest = stream.segments[-1] if stream.segments else None
+        self._open = None if newest is None or newest.completed else newest.ledger
         size_bytes = held_bytes(stream, copies)
         still = self._rates.still and records_per_s == bytes_per_s == 0
         # A size that is unknown becomes known without another change.

@@ -80,6 +80,7 @@ class SegmentTable:
         "rewrites",
         "segments",
         "start_sequence_id",
+        "summary_changes",
     )
 
     def __init__(self) -> None:
@@ -102,6 +103,9 @@ class SegmentTable:
         # Counts the listed segments whose records were replaced by cleaned ones. What was read
         # under another count must not be mixed with what is read now.
         self.rewrites = 0
+        # Counts the corrections of what is known of segments. Their sizes may have changed, while
+        # `segments` is the same.
+        self.summary_changes = 0
         # Set while a segment is written or followed. The segment may already be listed as
         # completed. The listed end then counts, but the index of `live` is still used.
         self.live: LiveSegment | None = None
@@ -227,6 +231,7 @@ class SegmentTable:
 
     def _put(self, summary: SegmentSummary) -> None:
         self._summaries.put(summary)
+        self.summary_changes += 1
         self._maxima = None
 
     def remove_oldest(self, count: int) -> None:

@@ -58,6 +58,11 @@ class ListedStream:
         """
         return self._table.rewrites
 
+    @property
+    def summary_changes(self) -> int:
+        """Counts the corrections of sizes and timestamps of segments that stay as they are."""
+        return self._table.summary_changes
+
     def starts_above(self, sequence_id: int) -> list[int]:
         """Return the starts of segments above `sequence_id`, the greatest first."""
         starts = (each.start_sequence_id for each in reversed(self.segments))

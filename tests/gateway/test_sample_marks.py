@@ -7,23 +7,29 @@ to rest, then one of them changes.
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
 from gateway.cluster.port import StreamKey
 from gateway.cluster.single_broker import SingleBroker
 from gateway.core.group_members import Joining
-from gateway.figures import slices, topic_samples
+from gateway.figures import group_samples, slices, topic_samples
 from gateway.figures.group_samples import GroupSamples
 from gateway.figures.partition_samples import PartitionSamples
 from gateway.figures.parts import share_of
+from gateway.figures.rows import group_bytes
 from gateway.figures.slices import Slices
 from gateway.figures.topic_samples import Rates
+from gateway.figures.versions import VersionedRows
+from gateway.groups.every_group import HOLD_S
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from tests.gateway.figures_rig import sharing_gateway
 from tests.gateway.stream_cluster import batch
 
 REST_S = 30  # rates are 0, and will stay so
+COPIES = 1
 
 
 async def passed(gateway, seconds):
@@ -105,6 +111,41 @@ async def test_an_append_shows():
         before, after = await changed(gateway, lambda: gateway.sent(partition, batch(records=7)))
         assert (before[0].end, after[0].end) == (0, 7)
         assert after[0].size_bytes > before[0].size_bytes
+
+
+async def test_a_corrected_size_of_a_segment_shows():
+    """Retention reads the sizes of cleaned segments again, and the list of them is as before."""
+    async with sharing_gateway() as gateway:
+        partition = await gateway.topic("t")
+        await gateway.sent(partition, batch(records=7))
+        partition.stream.roll_soon()
+        await asyncio.sleep(1.0)
+        stream = partition.stream
+        first, listed = stream.segments[0], stream.segments
+        smaller = stream.segment_bytes(first) - 10
+
+        async def correct():
+            stream._table.measure(first.number, smaller)
+
+        before, after = await changed(gateway, correct)
+        assert stream.segments is listed
+        assert before[0].size_bytes - after[0].size_bytes == 10 * COPIES
+
+
+async def test_bytes_that_hold_no_record_show():
+    async with sharing_gateway() as gateway:
+        partition = await gateway.topic("t")
+        await gateway.sent(partition, batch(records=7))
+        stream = partition.stream
+
+        async def write():
+            stream._writer._write_control_record()
+            await asyncio.sleep(0.1)
+
+        before, after = await changed(gateway, write)
+        assert before[0].end == after[0].end == 7
+        written = stream.services.client.written_bytes(stream.segments[-1].ledger)
+        assert before[0].size_bytes < after[0].size_bytes == written * COPIES
 
 
 async def test_deleted_records_show():
@@ -354,6 +395,8 @@ class Turned(Slices):
         self.steps = 0
         self.turns = []
 
+        self.at_rest = None  # called once, in the first rest of which it returns True
+
     def spent(self, steps):
         self.steps += steps
         return super().spent(steps)
@@ -362,6 +405,8 @@ class Turned(Slices):
         self.turns.append(self.steps)
         self.steps = 0
         await super().rest()
+        if self.at_rest is not None and await self.at_rest():
+            self.at_rest = None
 
 
 @pytest.mark.parametrize(("how", "most"), [({}, 16), ({"long_steps": True}, 1)])

@@ -336,6 +336,7 @@ class Led:
     stream = SimpleNamespace(
         segments=(),
         accepted_losses=SimpleNamespace(ranges=()),
+        summary_changes=0,
         start_sequence_id=0,
         end_sequence_id=10,
     )
