@@ -103,6 +103,7 @@ class GroupSamples:
         if seen.count > self._room:
             return False
         self._room -= seen.count
+        seen.mark = mark  # it may be an equal one: two would be kept, and compared each time
         self._note(seen)
         return True
 

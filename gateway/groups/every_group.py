@@ -114,7 +114,8 @@ class EveryGroup:
                 read = self._read.get(name)
                 was_read += read is not None
                 offsets = None if read is None else read[1]
-                mark: Mark = (known, offsets)
+                # Two reads differ in their times: no offsets are decoded to compare them.
+                mark: Mark = (known, read)
                 if not is_known(name, mark):
                     kind = known.protocol_type
                     yield GroupStanding(

@@ -383,6 +383,41 @@ async def test_a_group_that_is_unloaded_and_loaded_again_shows_its_commits():
         assert (row.claimed, row.positions) == (True, {"t": ((0, 5),)})
 
 
+async def test_a_group_at_rest_that_is_read_again_unchanged_is_kept_once_and_not_compared():
+    compared = []
+
+    class Offsets(dict):
+        __hash__ = None
+
+        def __eq__(self, other):
+            compared.append(other)
+            return super().__eq__(other)
+
+    async with sharing_gateway() as gateway:
+        await gateway.topic("t")
+        await commit(gateway, "g", p0=3)
+        share = await passed(gateway, 100)
+        store = gateway.context.groups._store
+        read = store.read
+
+        async def again(name):
+            return SimpleNamespace(offsets=Offsets((await read(name)).offsets))
+
+        store.read = again
+        samples, scanned = share.group_samples, gateway.context.groups._scanner.idle
+        marks = []
+        for _ in range(2):
+            await passed(gateway, int(HOLD_S) + REST_S)
+            marks.append(samples._seen["g"].mark)
+            assert marks[-1][1] is samples._every._read["g"]
+        scanned["g"] = scanned["g"]._replace()  # as the next scan does
+        await passed(gateway, 2)
+        assert samples._seen["g"].mark[0] is scanned["g"]
+        assert marks[0][1] is not marks[1][1]
+        assert share.groups.rows["g"].positions == {"t": ((0, 3),)}
+        assert compared == []
+
+
 # --- turns ---------------------------------------------------------------------------------------
 
 
