@@ -89,10 +89,15 @@ class GroupSamples:
         self._topics, self._before_s = topics, began_s
 
     async def _drop_others(self, slices: Slices) -> None:
-        """Drop the groups that this sample has not found."""
+        """Drop the groups that this sample has not found.
+
+        One that was loaded while the sample looked at idle ones is found by the next.
+        """
+        every = self._every
         for name in [name for name, each in self._seen.items() if each.round != self._rounds]:
-            del self._seen[name]
-            self._table.drop(name)
+            if every is None or not every.is_loaded(name):
+                del self._seen[name]
+                self._table.drop(name)
             await slices.pause()
 
     def _is_known(self, name: str, mark: Mark) -> bool:

@@ -82,6 +82,11 @@ class EveryGroup:
         """True while this broker may answer as coordinator."""
         return self._loaded_groups.serves()
 
+    def is_loaded(self, name: str) -> bool:
+        """Return whether a look at the loaded groups of now would find this group."""
+        each = self._loaded_groups.groups.get(name)
+        return each is not None and each.group.state is not State.DEAD and self.serves
+
     async def loaded(self, turns: Turns, is_known: IsKnown) -> AsyncGenerator[GroupStanding]:
         """Yield every loaded group once, except known ones."""
         groups = self._loaded_groups.groups

@@ -467,6 +467,30 @@ async def test_a_sample_lets_others_run_after_few_partitions_and_groups(monkeypa
         assert max(turned.turns) <= 41  # a part that did not change is one step of 40 partitions
 
 
+async def test_a_group_that_is_loaded_between_two_looks_of_a_sample_stays(monkeypatch):
+    async with sharing_gateway() as gateway:
+        await gateway.topic("t")
+        await commit(gateway, "g", p0=3)
+        await asyncio.sleep(700)  # it is out of memory, and the scan found it
+        loaded = gateway.context.groups._loaded_groups.groups
+        samples = GroupSamples(gateway.context, VersionedRows())
+        await samples.take(Slices())
+        assert "g" not in loaded
+        version = samples._table.version
+
+        async def load():
+            await commit(gateway, "g", p0=4)
+            return True
+
+        turned = Turned(monkeypatch, long_steps=True)
+        turned.at_rest = load
+        await samples.take(turned)
+        assert "g" in loaded
+        assert samples._table.changes(version, group_bytes, 1_000).gone == []
+        await samples.take(Turned(monkeypatch))
+        assert samples._table.rows["g"].positions == {"t": ((0, 4),)}
+
+
 async def test_a_rest_lets_callbacks_of_the_loop_run_more_than_once():
     steps = []
 
