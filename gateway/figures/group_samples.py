@@ -28,7 +28,7 @@ POSITIONS_MAX: Final = 500_000
 """Offsets of all groups of one gateway. A group that does not fit is shown without its lag."""
 
 OF_ONE_MAX: Final = 2_000
-"""Offsets of one group, so that it fits into one answer."""
+"""Offsets of one group, those of deleted topics included, so that it fits into one answer."""
 
 _READS: Final = 100  # groups at rest that one sample reads from the store
 _CLIENTS_MAX: Final = 100
@@ -132,7 +132,10 @@ class GroupSamples:
         if seen is None:
             return
         positions, room = None, self._room
-        if standing.offsets is not None:
+        is_large = standing.offsets is not None and len(standing.offsets) > OF_ONE_MAX
+        if is_large:  # what it has when it is smaller is no progress
+            seen.rates = Rates(asyncio.get_running_loop().time(), 0, 0)
+        elif standing.offsets is not None:
             positions = self._positions(
                 (key.topic_id, key.partition, each.offset) for key, each in standing.offsets.items()
             )
@@ -149,7 +152,7 @@ class GroupSamples:
         self._table.put(standing.name, row)
         seen.mark, seen.count = standing.mark, room - self._room
         still = positions is not None and seen.rates.still and row.read_per_s == 0
-        seen.settled = standing.offsets is None or still
+        seen.settled = standing.offsets is None or is_large or still
 
     def _take_reader(self, name: str) -> None:
         """Look at the part of a read-only group whose partitions this gateway leads."""

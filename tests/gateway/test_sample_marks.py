@@ -418,6 +418,28 @@ async def test_a_group_at_rest_that_is_read_again_unchanged_is_kept_once_and_not
         assert compared == []
 
 
+async def test_a_group_with_too_many_offsets_is_not_looked_at_again(monkeypatch):
+    monkeypatch.setattr(group_samples, "OF_ONE_MAX", 3)
+    async with sharing_gateway() as gateway:
+        await gateway.topic("t", partitions=4)
+        await commit(gateway, "g", p0=3, p2=3, p3=3)
+        share = await passed(gateway, REST_S)
+        assert share.groups.rows["g"].read_per_s == 0.0
+        await commit(gateway, "g", p0=1_000_000, p1=3)
+        await passed(gateway, 5)
+        taken = counted(monkeypatch, GroupSamples, "_take")
+        found = counted(monkeypatch, GroupSamples, "_positions")
+        await passed(gateway, 10)
+        assert (taken, found) == ([], [])
+        assert share.groups.rows["g"].positions is None
+        named = dict.fromkeys(keys(gateway, p1=0), "t")
+        await gateway.context.groups.delete_offsets("g", named)
+        await passed(gateway, 2)
+        row = share.groups.rows["g"]
+        assert row.positions == {"t": ((0, 1_000_000), (2, 3), (3, 3))}
+        assert row.read_per_s in (None, 0.0)
+
+
 # --- turns ---------------------------------------------------------------------------------------
 
 
