@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from hashlib import blake2s
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.core.group_members import State
 from gateway.figures.rows import READ_ONLY, GroupRow, Positions
+from gateway.figures.slices import sorted_in_slices
 from gateway.figures.topic_samples import Rates
 
 if TYPE_CHECKING:
@@ -32,6 +33,16 @@ OF_ONE_MAX: Final = 2_000
 
 _READS: Final = 100  # groups at rest that one sample reads from the store
 _CLIENTS_MAX: Final = 100
+_SORTED_OF_A_STEP: Final = 16
+_SORTED_AT_ONCE: Final = 250  # offsets of one topic; with more they are sorted in slices
+
+
+class _Found(NamedTuple):
+    """The decoded offsets of one group, how many partitions have one, and their sum."""
+
+    positions: Positions
+    partitions: int
+    total: int
 
 
 class _Seen:
@@ -76,12 +87,12 @@ class GroupSamples:
             self._every = self._ctx.groups.every_group()
         if self._every.serves:
             async for standing in self._every.loaded(slices, self._is_known):
-                self._take(standing)
+                await self._take(standing, slices)
             async for standing in self._every.idle(slices, _READS, self._is_known):
-                self._take(standing)
+                await self._take(standing, slices)
         for name in self._ctx.read_only_groups.names():
             if not self._ctx.groups.stored(name):
-                self._take_reader(name)
+                await self._take_reader(name, slices)
             await slices.pause()
         if self._entered != len(self._seen):
             await self._drop_others(slices)
@@ -127,18 +138,19 @@ class GroupSamples:
         self._entered += seen.round != self._rounds
         seen.round = self._rounds
 
-    def _take(self, standing: GroupStanding) -> None:
+    async def _take(self, standing: GroupStanding, slices: Slices) -> None:
         seen = self._enter(standing.name)
         if seen is None:
             return
-        positions, room = None, self._room
+        now_s, found = asyncio.get_running_loop().time(), None
         is_large = standing.offsets is not None and len(standing.offsets) > OF_ONE_MAX
-        if is_large:  # what it has when it is smaller is no progress
-            seen.rates = Rates(asyncio.get_running_loop().time(), 0, 0)
+        if is_large:
+            seen.rates = Rates(now_s, 0, 0)  # what it has when it is smaller is no progress
         elif standing.offsets is not None:
-            positions = self._positions(
-                (key.topic_id, key.partition, each.offset) for key, each in standing.offsets.items()
-            )
+            # A commit during the decoding changes the mark: the next sample shows it.
+            taken = standing.offsets_now()
+            places = ((key.topic_id, key.partition, each.offset) for key, each in taken.items())
+            found = await self._found(places, slices)
         row = GroupRow(
             group=standing.name,
             state=standing.state.value,
@@ -146,26 +158,28 @@ class GroupSamples:
             protocol=standing.protocol_type,
             members=standing.members,
             claimed=standing.claimed,
-            positions=positions,
-            read_per_s=self._rate(seen, positions),
+            positions=None if found is None else found.positions,
+            read_per_s=self._rate(seen, found, now_s),
         )
         self._table.put(standing.name, row)
-        seen.mark, seen.count = standing.mark, room - self._room
-        still = positions is not None and seen.rates.still and row.read_per_s == 0
+        seen.mark, seen.count = standing.mark, 0 if found is None else found.partitions
+        still = found is not None and seen.rates.still and row.read_per_s == 0
         seen.settled = standing.offsets is None or is_large or still
 
-    def _take_reader(self, name: str) -> None:
+    async def _take_reader(self, name: str, slices: Slices) -> None:
         """Look at the part of a read-only group whose partitions this gateway leads."""
         group = self._ctx.read_only_groups.here(name)
         seen = None if group is None else self._enter(name)
         if group is None or seen is None:
             return
         seen.mark, seen.settled = None, False
-        positions = self._positions(
+        now_s = asyncio.get_running_loop().time()
+        places = (
             (topic_id, index, fetched.offset)
             for (topic_id, index), fetched in group.fetches.items()
             if self._leads(topic_id, index)
         )
+        found = await self._found(places, slices)
         clients = [
             blake2s(f"{client}\0{host}".encode(), digest_size=6).hexdigest()
             for client, host in group.clients
@@ -177,8 +191,8 @@ class GroupSamples:
             protocol="consumer",
             members=len(clients),
             claimed=True,
-            positions=positions,
-            read_per_s=self._rate(seen, positions),
+            positions=None if found is None else found.positions,
+            read_per_s=self._rate(seen, found, now_s),
             clients=tuple(clients[-_CLIENTS_MAX:]),
             seen_ms=max(group.clients.values(), default=None),
         )
@@ -189,32 +203,45 @@ class GroupSamples:
         partition = None if topic is None else self._ctx.partitions.opened(topic.name, index)
         return partition is not None and partition.is_leader
 
-    def _positions(self, places: Iterable[tuple[UUID, int, int]]) -> Positions | None:
+    async def _found(
+        self, places: Iterable[tuple[UUID, int, int]], slices: Slices
+    ) -> _Found | None:
         """Return the offsets of a group by topic, None if there are too many."""
         found: dict[str, list[tuple[int, int]]] = {}
-        count = 0
+        count = total = 0
         for topic_id, index, offset in places:
+            if slices.used_up:
+                await slices.rest()
             topic = self._ctx.catalog.by_id(topic_id)
             if topic is None or offset < 0:
                 continue
             count += 1
+            total += offset
             if count > OF_ONE_MAX or count > self._room:
                 return None
             found.setdefault(topic.name, []).append((index, offset))
         self._room -= count
-        return {topic: tuple(sorted(found[topic])) for topic in sorted(found)}
+        positions = {topic: await _in_order(found[topic], slices) for topic in sorted(found)}
+        return _Found(positions, count, total)
 
-    def _rate(self, seen: _Seen, positions: Positions | None) -> float | None:
+    def _rate(self, seen: _Seen, found: _Found | None, now_s: float) -> float | None:
         """Return the offsets per second that the group moved on by."""
-        if positions is None:
+        if found is None:
             return None
-        now_s = asyncio.get_running_loop().time()
-        offsets = sum(offset for places in positions.values() for _, offset in places)
-        count = sum(map(len, positions.values()))
         if seen.settled:
             seen.rates.rested(self._before_s)
         # A further partition is no progress: its offset would count as if it had been read.
-        if seen.rates.count != count:
-            seen.rates = Rates(now_s, offsets, 0, count)
+        if seen.rates.count != found.partitions:
+            seen.rates = Rates(now_s, found.total, 0, found.partitions)
             return None
-        return seen.rates.look(now_s, offsets, 0)[0]
+        return seen.rates.look(now_s, found.total, 0)[0]
+
+
+async def _in_order(places: list[tuple[int, int]], slices: Slices) -> tuple[tuple[int, int], ...]:
+    """Return the partitions and offsets of one topic by partition."""
+    if len(places) > _SORTED_AT_ONCE:
+        return tuple(place for _, place in await sorted_in_slices(places, tuple, slices))
+    places.sort()
+    if slices.spent(1 + len(places) // _SORTED_OF_A_STEP):
+        await slices.rest()
+    return tuple(places)

@@ -22,6 +22,7 @@ from gateway.groups.loaded_groups import LoadedGroups
 from gateway.groups.views import CLASSIC_GROUP, GroupState
 from ledger.errors import LedgerError
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
+from subscriptions.segments.segment_records import DecodedOffsets
 from subscriptions.store import SubscriptionsStore
 
 HOLD_S = 300.0
@@ -54,9 +55,14 @@ class GroupStanding(NamedTuple):
     protocol_type: str
     members: int
     claimed: bool  # False: it is idle, and another broker may have claimed it meanwhile
-    offsets: Offsets | None  # None until they were read from the store
+    offsets: Offsets | None  # as they change; None until they were read from the store
     mark: Mark
     type: str = CLASSIC_GROUP  # as in ListGroups
+
+    def offsets_now(self) -> Offsets:
+        """Return the offsets as they are now: later commits do not show. Nothing is decoded yet."""
+        offsets = self.offsets or {}
+        return offsets.copy() if isinstance(offsets, DecodedOffsets) else dict(offsets)
 
 
 class EveryGroup:

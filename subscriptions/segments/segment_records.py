@@ -236,6 +236,10 @@ class DecodedOffsets(Mapping[TopicIdPartition, CommittedOffset]):
     def __len__(self) -> int:
         return len(self._records)
 
+    def copy(self) -> DecodedOffsets:
+        """Return the offsets of now, which do not change. None is decoded by this."""
+        return DecodedOffsets(dict(self._records), self._path)
+
 
 def _pending_record(each: PendingOffset) -> bytes:
     return encode_pending(each.body, each.producer_id, each.epoch)

@@ -84,7 +84,7 @@ async def test_a_sample_of_what_did_not_change_reads_no_partition_and_no_group(m
         await commit(gateway, "g3", p0=9)
         await passed(gateway, 3)
         assert {part.topic.name for _, part, *_ in parts} == {"u"}
-        assert {standing.name for _, standing in groups} == {"g3"}
+        assert {standing.name for _, standing, _ in groups} == {"g3"}
         # The other partition of the topic is as it was.
         assert {stream for stream, _ in sizes} == {(await gateway.partition("u")).stream}
 
@@ -428,7 +428,7 @@ async def test_a_group_with_too_many_offsets_is_not_looked_at_again(monkeypatch)
         await commit(gateway, "g", p0=1_000_000, p1=3)
         await passed(gateway, 5)
         taken = counted(monkeypatch, GroupSamples, "_take")
-        found = counted(monkeypatch, GroupSamples, "_positions")
+        found = counted(monkeypatch, GroupSamples, "_found")
         await passed(gateway, 10)
         assert (taken, found) == ([], [])
         assert share.groups.rows["g"].positions is None
@@ -487,6 +487,53 @@ async def test_a_sample_lets_others_run_after_few_partitions_and_groups(monkeypa
         await share.group_samples.take(turned)
         assert len(turned.turns) >= 2 * (40 // 16)
         assert max(turned.turns) <= 41  # a part that did not change is one step of 40 partitions
+
+
+async def commit_many(gateway, group, count, offset):
+    await commit(gateway, group, **{f"p{index}": offset for index in range(count)})
+
+
+@pytest.mark.parametrize("count", [200, 600])
+async def test_a_sample_lets_others_run_after_few_offsets_of_one_group(monkeypatch, count):
+    async with sharing_gateway() as gateway:
+        await gateway.topic("t")
+        await commit_many(gateway, "g", count, 5)
+        samples = GroupSamples(gateway.context, VersionedRows())
+        decoded = counted(monkeypatch, gateway.context.catalog, "by_id")
+        turned = Turned(monkeypatch)
+        at = [0]
+
+        async def note():
+            at.append(len(decoded))
+
+        turned.at_rest = note
+        await samples.take(turned)
+        assert at[-1] <= len(decoded) == count
+        assert max(after - before for before, after in pairwise([*at, count])) <= 16
+        places = samples._table.rows["g"].positions["t"]
+        assert places == tuple((index, 5) for index in range(count))
+
+
+async def test_a_commit_while_a_group_is_decoded_shows_as_a_whole_at_the_next_sample(monkeypatch):
+    async with sharing_gateway() as gateway:
+        await gateway.topic("t")
+        await commit_many(gateway, "g", 300, 6)
+        samples = GroupSamples(gateway.context, VersionedRows())
+        turned = Turned(monkeypatch)
+
+        async def go_on():
+            await commit_many(gateway, "g", 300, 7)
+            return True
+
+        def shown():
+            return {offset for _, offset in samples._table.rows["g"].positions["t"]}
+
+        turned.at_rest = go_on
+        await samples.take(turned)
+        assert turned.at_rest is None
+        assert shown() == {6}
+        await samples.take(Turned(monkeypatch))
+        assert shown() == {7}
 
 
 async def test_a_group_that_is_loaded_between_two_looks_of_a_sample_stays(monkeypatch):

@@ -552,3 +552,13 @@ async def test_a_load_does_not_wait_for_the_deletion_of_an_old_segment():
         going.set()
         await other.close()
         assert len(deleted) == 1
+
+
+async def test_a_copy_of_the_offsets_of_a_group_stays_as_it_is():
+    async with log_world() as world:
+        store = world.process().store()
+        live = (await store.load("g")).offsets
+        await store.advance("g", {KEY: at(1)})
+        taken = live.copy()
+        await store.advance("g", {KEY: at(2)})
+        assert (taken[KEY].offset, live[KEY].offset) == (1, 2)
