@@ -248,6 +248,64 @@ async def test_a_session_that_bounds_make_too_short_is_logged(capsys):
         assert "not greater than its heartbeat interval" in capsys.readouterr().err
 
 
+SHORT = GroupLimits(consumer_session_timeout_ms=10_000, consumer_session_timeout_ms_min=6_000)
+
+
+async def test_a_heartbeat_interval_beyond_the_session_acts_as_a_third_of_it(capsys):
+    async with Site() as site:
+        await site.alter(GROUP, "g", **{HEARTBEAT: "15000"})  # within a session of 45 s
+        site.limits = SHORT
+        site.act()
+        capsys.readouterr()
+        joined = await site.beat("a")
+        pause_s = joined.heartbeat_interval.total_seconds()
+        assert pause_s == 3.333
+        logged = capsys.readouterr().err
+        for word in ("group=g", "heartbeat_interval_ms=15000", "session_timeout_ms=10000"):
+            assert word in logged
+        assert "acts as the bound" not in logged
+        for _ in range(5):
+            await asyncio.sleep(pause_s)
+            assert (await site.beat("a", joined.member_epoch)).error_code.name == "none"
+        assert capsys.readouterr().err == ""
+        await site.alter(GROUP, "g", **{HEARTBEAT: "9999"})
+        again = await site.beat("a", 0)
+        assert again.heartbeat_interval.total_seconds() == 9.999
+
+
+async def test_short_sessions_of_very_many_groups_are_not_all_logged(capsys, monkeypatch):
+    monkeypatch.setattr(group_timing, "GROUPS_LOGGED_MAX", 2)
+    async with Site() as site:
+        for group in ("g", "h", "i"):
+            await site.alter(GROUP, group, **{HEARTBEAT: "15000"})
+        site.limits = SHORT
+        site.act()
+        capsys.readouterr()
+        for group in ("g", "h", "i", "g", "i", "i"):
+            assert site.groups.consumers.timing_of(group).heartbeat_interval_ms == 3_333
+        assert capsys.readouterr().err.count("not greater than its heartbeat interval") == 2
+
+
+async def test_a_capped_group_beyond_those_that_are_logged_warns_of_nothing_twice(
+    capsys, monkeypatch
+):
+    monkeypatch.setattr(group_timing, "GROUPS_LOGGED_MAX", 1)
+    async with Site(**WIDE) as site:
+        for group in ("g", "h"):
+            await site.alter(GROUP, group, **{SESSION: "30000", HEARTBEAT: "20000"})
+        site.limits = GroupLimits(
+            consumer_session_timeout_ms=15_000,
+            consumer_session_timeout_ms_min=10_000,
+            consumer_session_timeout_ms_max=20_000,
+            consumer_heartbeat_interval_ms_max=20_000,
+        )
+        site.act()
+        for _ in range(3):
+            for group in ("g", "h"):
+                site.groups.consumers.timing_of(group)
+        assert capsys.readouterr().err.count("not greater than its heartbeat interval") == 1
+
+
 async def test_a_stored_value_that_is_no_number_does_not_act():
     async with Site() as site:
         stored = {SESSION: "later"}
