@@ -124,7 +124,8 @@ async def _alter_broker(asked: Any, validate_only: bool, ctx: Context, changes: 
     def changed(before: Overrides) -> Overrides:
         after = changed_broker_configs(before, wanted)
         check_broker_configs(after, ctx.altered.effective, per_broker=bool(name))
-        check_intervals(after, {} if name else ctx.altered.own, ctx.config.groups)
+        anew = {key: value for key, value in after.items() if before.get(key) != value}
+        check_intervals(anew, {} if name else ctx.altered.own, ctx.config.groups)
         return after
 
     return await _store(asked, changed, validate_only, ctx)

@@ -115,7 +115,8 @@ def group_configs(overrides: Overrides, limits: GroupLimits) -> dict[str, str]:
 def check_intervals(altered: Overrides, hidden: Overrides, limits: GroupLimits) -> None:
     """Refuse altered configs of a broker for its groups that are beyond a bound.
 
-    Those that `hidden` has do not apply to this broker. Raises UnsuitableConfig.
+    `altered` are those whose value changes: others may have been stored within other bounds. Those
+    that `hidden` has do not apply to this broker. Raises UnsuitableConfig.
     """
     bounds = bounds_of(limits)
     for name in _INTERVALS:

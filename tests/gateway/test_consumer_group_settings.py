@@ -330,6 +330,18 @@ async def test_an_interval_of_the_broker_beyond_a_bound_is_refused(name, value, 
         assert told == ("invalid_request", f"group.{INTERVAL} must be {end}")
 
 
+@pytest.mark.parametrize("name", ["", "0"])
+async def test_an_interval_that_was_stored_within_other_bounds_hinders_no_other_change(name):
+    stored = {f"group.{INTERVAL}": "15000", "group.share.assignment.interval.ms": "20000"}
+    async with Site(**WIDE) as site:
+        await site.context.stored.configs.change(BROKER, name, lambda _: stored)
+        assert await site.alter(BROKER, name, **{"log.retention.ms": "9"}) == ("none", None)
+        assert site.context.stored.configs.get(BROKER, name) == stored | {"log.retention.ms": "9"}
+        told = await site.alter(BROKER, name, **{f"group.{INTERVAL}": "15001"})
+        assert told[0] == "invalid_request"
+        assert await site.alter(BROKER, name, **{f"group.{INTERVAL}": None}) == ("none", None)
+
+
 async def test_the_altered_interval_of_the_broker_acts_at_once():
     async with Site(**WIDE) as site:
         assert await site.alter(BROKER, "", **{f"group.{INTERVAL}": "500"}) == ("none", None)
