@@ -2,7 +2,8 @@
 
 The keys are those of Kafka 4 (`sasl.oauthbearer.client.credentials.*`, `sasl.oauthbearer.scope`),
 which win, and the options of `sasl.jaas.config` that Kafka 3 has in their place (`clientId`,
-`clientSecret`, `scope`). Raises `TokenFault` for what Kafka's clients do otherwise.
+`clientSecret`, `scope`). Both have `sasl.oauthbearer.header.urlencode`. Raises `TokenFault` for
+what Kafka's clients do otherwise.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ RETRIEVER: Final = "sasl.oauthbearer.jwt.retriever.class"
 CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
 CLIENT_SECRET: Final = "sasl.oauthbearer.client.credentials.client.secret"
 SCOPE: Final = "sasl.oauthbearer.scope"
+ENCODED: Final = "sasl.oauthbearer.header.urlencode"
 PACKAGE: Final = "org.apache.kafka.common.security.oauthbearer"
 MODULE: Final = f"{PACKAGE}.OAuthBearerLoginModule"
 HANDLERS: Final = (
@@ -62,7 +64,7 @@ def token_source(keys: Mapping[str, str], resolve: Resolve) -> TokenOfFile | Gra
                 f"clientId and clientSecret in {JAAS}"
             )
         scope = keys.get(SCOPE) or options.get("scope", "")
-        return GrantedToken(place, client_id, resolve(secret), scope)
+        return GrantedToken(place, client_id, resolve(secret), scope, _is_encoded(keys))
     path = place.removeprefix("file://").removeprefix("file:")
     if not place.startswith("file:") or not path:
         raise TokenFault(
@@ -74,6 +76,13 @@ def token_source(keys: Mapping[str, str], resolve: Resolve) -> TokenOfFile | Gra
     except SecretFault as fault:
         raise TokenFault(str(fault)) from None
     return TokenOfFile(Path(path))
+
+
+def _is_encoded(keys: Mapping[str, str]) -> bool:
+    text = keys.get(ENCODED, "").strip().lower() or "false"
+    if text not in ("true", "false"):
+        raise TokenFault(f"{ENCODED}={text}: must be true or false")
+    return text == "true"
 
 
 def _jaas_options(keys: Mapping[str, str]) -> dict[str, str]:

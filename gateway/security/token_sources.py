@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final, cast
-from urllib.parse import urlencode
+from urllib.parse import quote_plus, urlencode
 
 from ledger.command_line.secret_values import SecretFault, read_private
 
@@ -53,6 +53,7 @@ class GrantedToken:
     client_id: str
     client_secret: str = field(repr=False)
     scope: str = ""
+    encoded: bool = False  # id and secret are encoded as in a form (RFC 6749, 2.3.1)
 
     def fetch(self) -> str:
         """Return a new token. Blocks for `FETCH_S_MAX` in each wait. Raises SecretFault."""
@@ -89,7 +90,9 @@ class GrantedToken:
         wanted = {"grant_type": "client_credentials"}
         if self.scope:
             wanted["scope"] = self.scope
-        who = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
+        pair = self.client_id, self.client_secret
+        written = ":".join(map(_encoded, pair) if self.encoded else pair)
+        who = base64.b64encode(written.encode()).decode()
         headers = {
             "Accept": "application/json",
             "Authorization": f"Basic {who}",
@@ -98,6 +101,11 @@ class GrantedToken:
         }
         body = urlencode(wanted).encode()
         return urllib.request.Request(self.url, body, headers, method="POST")
+
+
+def _encoded(text: str) -> str:
+    """Return a text as Java's URLEncoder writes it."""
+    return quote_plus(text, safe="*").replace("~", "%7E")
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

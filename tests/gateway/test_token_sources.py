@@ -19,7 +19,15 @@ import pytest
 from gateway.config import OAuthConfig, SaslConfig, TlsConfig
 from gateway.security.bearer_keys import BearerKeys
 from gateway.security.client_keys import ClientFault, link_security
-from gateway.security.token_keys import CLIENT_ID, CLIENT_SECRET, HANDLERS, MODULE, RETRIEVER, URL
+from gateway.security.token_keys import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    ENCODED,
+    HANDLERS,
+    MODULE,
+    RETRIEVER,
+    URL,
+)
 from gateway.security.token_sources import ANSWER_BYTES_MAX, GrantedToken, TokenOfFile
 from gateway.wire.client_link import AdminError, Link
 from ledger.adapters.system.clock import SystemClock
@@ -138,6 +146,21 @@ def test_the_secret_may_be_a_reference(granting, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("value", "sent"),
+    [
+        ("true", "a%3Ab+%7E*-_.%C3%A9:7%3A%2B%25+%2F"),
+        (" TRUE ", "a%3Ab+%7E*-_.%C3%A9:7%3A%2B%25+%2F"),
+        ("false", "a:b ~*-_.é:7:+% /"),
+        ("", "a:b ~*-_.é:7:+% /"),
+    ],
+)
+def test_the_client_is_encoded_as_kafkas_clients_encode_it(granting, value, sent):
+    keys = keys_of(granting.url) | {ENCODED: value, CLIENT_ID: "a:b ~*-_.é"}
+    source_of(keys | {CLIENT_SECRET: "7:+% /"}).fetch()
+    assert who(granting.asked[0][0]) == sent
+
+
+@pytest.mark.parametrize(
     ("code", "answer", "reason"),
     [
         (401, b'{"error": "invalid_client"}', "answers 401"),
@@ -185,6 +208,7 @@ def test_a_server_that_is_not_there_is_one_line():
         ({URL: "https://a:7Qz@h/token"}, "no user and no password in the URL"),
         ({CLIENT_ID: ""}, "a client is missing"),
         ({CLIENT_SECRET: ""}, "a client is missing"),
+        ({ENCODED: "yes"}, "must be true or false"),
         ({"sasl.jaas.config": "org.x.ScramLoginModule required;"}, "OAuthBearerLoginModule"),
         ({"sasl.jaas.config": "nonsense"}, "OAuthBearerLoginModule"),
         (
