@@ -9,17 +9,26 @@ Source: Apache Kafka 3.9 (AccessTokenRetrieverFactory) and 4.3 (DefaultJwtRetrie
 from __future__ import annotations
 
 import base64
+import errno
+import io
 import json
 import re
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
-from http.client import HTTPException
+from functools import partial
+from http.client import HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
-from typing import Any, Final, cast
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote_plus, urlencode
 
 from ledger.command_line.secret_values import SecretFault, read_private
+
+if TYPE_CHECKING:
+    import socket
+
+    from _typeshed import WriteableBuffer
 
 FETCH_S_MAX: Final = 10.0
 ANSWER_BYTES_MAX: Final = 64 * 1024
@@ -56,7 +65,11 @@ class GrantedToken:
     encoded: bool = False  # id and secret are encoded as in a form (RFC 6749, 2.3.1)
 
     def fetch(self) -> str:
-        """Return a new token. Blocks for `FETCH_S_MAX` in each wait. Raises SecretFault."""
+        """Return a new token. Raises SecretFault.
+
+        Blocks until the answer is whole, or until `FETCH_S_MAX` after the begin. The connection to
+        each address of the server, and the handshake, may each take as long before that ends it.
+        """
         answer: Any = None
         try:
             answer = json.loads(self._answer())
@@ -71,7 +84,7 @@ class GrantedToken:
 
     def _answer(self) -> bytes:
         try:
-            opener = urllib.request.build_opener(_NoRedirect)
+            opener = urllib.request.build_opener(_NoRedirect, _Timed)
             with opener.open(self._request(), timeout=FETCH_S_MAX) as answer:
                 content = answer.read(ANSWER_BYTES_MAX + 1)
         except urllib.error.HTTPError as error:
@@ -113,3 +126,58 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *arguments: Any, **more: Any) -> None:
         return None
+
+
+# -- one time for the whole answer: a timeout of a socket is that of each read ---------------------
+
+
+class _Timed(urllib.request.HTTPSHandler):
+    """Asks https servers, whose whole answers have one time."""
+
+    def https_open(self, req: urllib.request.Request) -> HTTPResponse:
+        return self.do_open(_TimedConnection, req)
+
+
+class _TimedConnection(HTTPSConnection):
+    """A connection whose answers, also that of a proxy, end `FETCH_S_MAX` after its begin."""
+
+    def __init__(self, host: str, **options: Any) -> None:
+        super().__init__(host, **options)
+        made = partial(_TimedResponse, monotonic() + FETCH_S_MAX)
+        self.response_class = cast("type[HTTPResponse]", made)
+
+
+class _TimedResponse(HTTPResponse):
+    """An answer, with its status and headers, that is read until a time."""
+
+    def __init__(self, ends_s: float, sock: socket.socket, *more: Any, **options: Any) -> None:
+        super().__init__(sock, *more, **options)
+        self.fp = io.BufferedReader(_TimedReads(self.fp.detach(), sock, ends_s))
+
+
+class _TimedReads(io.RawIOBase):
+    """The bytes of a socket until a time of the monotonic clock, in seconds."""
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket, ends_s: float) -> None:
+        self._raw = raw
+        self._sock = sock
+        self._ends_s = ends_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int | None:
+        """Read a piece, as soon as there is one. Raises TimeoutError."""
+        left_s = self._ends_s - monotonic()
+        try:
+            if left_s > 0:
+                self._sock.settimeout(left_s)
+                return self._raw.readinto(buffer)
+        except TimeoutError:
+            pass
+        text = f"the server's answer is not whole after {FETCH_S_MAX:g} s"
+        raise TimeoutError(errno.ETIMEDOUT, text)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()

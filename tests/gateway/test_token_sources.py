@@ -17,6 +17,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from gateway.config import OAuthConfig, SaslConfig, TlsConfig
+from gateway.security import token_sources
 from gateway.security.bearer_keys import BearerKeys
 from gateway.security.client_keys import ClientFault, link_security
 from gateway.security.token_keys import (
@@ -40,6 +41,7 @@ pytestmark = pytest.mark.real_loop
 SECRET = 'marked="secret"; \\7Qz'
 HANDLER = "sasl.login.callback.handler.class"
 TOKEN = "a.b.c"
+DRIP_S = 0.05
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +56,29 @@ class _Granting(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
         self.server.asked.append((dict(self.headers), parse_qs(body)))
         code, answer = self.server.answers.get(self.path, (404, b""))
+        if self.server.drips:
+            self._drip(answer)
+        else:
+            self._answer(code, answer)
+
+    def _answer(self, code, answer):
         self.send_response(code)
         if code == 302:
             self.send_header("Location", "/token")
         self.end_headers()
         self.wfile.write(answer)
+
+    def _drip(self, answer):
+        """Send the end of the answer, beginning at `drips`, byte by byte for 3 s and more."""
+        whole = b"HTTP/1.0 200 OK\r\nX-Padding: " + b"x" * 60 + b"\r\n\r\n" + answer
+        at = whole.index(self.server.drips)
+        try:
+            self.wfile.write(whole[:at])
+            for byte in whole[at:]:
+                self.wfile.write(bytes([byte]))
+                self.server.drained.wait(DRIP_S)
+        except OSError:  # the client has left
+            pass
 
     def log_message(self, *_):
         pass
@@ -70,6 +90,7 @@ def granting(authority, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.trusted))
     server = HTTPServer(("127.0.0.1", 0), _Granting)
     server.asked, server.answers = [], {"/token": (200, granted(TOKEN))}
+    server.drips, server.drained = b"", threading.Event()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.path / "server.pem")
     server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -77,6 +98,7 @@ def granting(authority, monkeypatch):
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield server
+    server.drained.set()
     server.shutdown()
     thread.join()
     server.server_close()
@@ -182,6 +204,16 @@ def test_another_answer_is_one_line_without_the_secret(granting, code, answer, r
     with pytest.raises(SecretFault, match=reason) as refused:
         source_of(keys_of(granting.url)).fetch()
     assert "7Qz" not in str(refused.value)
+    assert len(granting.asked) == 1
+
+
+@pytest.mark.parametrize("drips", [b"HTTP", b"Padding", b'{"access'])
+def test_an_answer_that_drips_is_given_up_in_time(granting, monkeypatch, drips):
+    monkeypatch.setattr(token_sources, "FETCH_S_MAX", 0.6)  # each byte comes in time
+    granting.answers["/token"] = (200, granted(TOKEN, padding="x" * 60))
+    granting.drips = drips
+    with pytest.raises(SecretFault, match="is not whole after"):
+        source_of(keys_of(granting.url)).fetch()
     assert len(granting.asked) == 1
 
 
