@@ -191,3 +191,26 @@ def test_spark_hides_every_key_of_a_token():
     hidden = re.compile(REDACTED["spark.sql.redaction.options.regex"])
     keys = (URL, HANDLER, f"{CREDENTIALS}.client.secret", "sasl.jaas.config")
     assert all(hidden.search(f"kafka.{key}") for key in keys)
+@pytest.mark.parametrize(
+    ("own", "before"),
+    [
+        ("-D{}=https://mine/t", "https://mine/t,"),
+        ("-Xmx1g -D{}=https://mine/t,https://h/t -Da=b", "https://mine/t,"),
+        ('"-D{}=https://mine/t" -Xmx1g', "https://mine/t,"),
+        ("-D{}='https://mine/t' -Xmx1g", "https://mine/t,"),
+        ("-D{0}=https://old/t -D{0}=https://mine/t", "https://mine/t,"),
+        ("-D{}=", ""),
+        ("-Dx.{}=https://mine/t", ""),
+    ],
+)
+@pytest.mark.parametrize("key", ["extraJavaOptions", "defaultJavaOptions"])
+def test_executors_keep_the_urls_that_the_settings_allow(key, own, before):
+    name = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
+    conf = {f"spark.executor.{key}": own.format(name)}
+    found = with_token_urls(conf, ["https://h/t"])
+    java = found["spark.executor.extraJavaOptions"]
+    own_java = conf.get("spark.executor.extraJavaOptions", "")
+    assert java == f"{own_java} -D{name}={before}https://h/t".strip()
+    assert {**found, **conf} == {"spark.executor.extraJavaOptions": java, **conf}
+
+

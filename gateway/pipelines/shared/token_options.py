@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 ALLOWED: Final = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
 EXECUTOR_JAVA: Final = "spark.executor.extraJavaOptions"
+_DEFAULT_JAVA: Final = "spark.executor.defaultJavaOptions"  # Spark puts them before the others
+_ALLOWING: Final = re.compile(rf"-D{re.escape(ALLOWED)}=[\"']?([^\s\"']*)")
 _UNSUPPORTED: Final = "UNSUPPORTED_SECURITY"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # a variable of processes that spark-submit starts
 _PATH: Final = re.compile(r"/[A-Za-z0-9_.~/-]+")
@@ -86,13 +88,16 @@ def token_urls(keys: Iterable[Mapping[str, str]]) -> list[str]:
 def with_token_urls(conf: Mapping[str, str], urls: Iterable[str]) -> dict[str, str]:
     """Return the settings of a new session whose executors may use these URLs.
 
+    They come after those that the settings allow already: of two properties the last one counts.
     A session of spark-submit keeps the options that it was given there, which `conf` lacks.
     """
-    allowed = ",".join(urls)
-    if not allowed or _SUBMITTED in os.environ:
+    wanted = list(urls)
+    if not wanted or _SUBMITTED in os.environ:
         return dict(conf)
-    java = f"{conf.get(EXECUTOR_JAVA, '')} -D{ALLOWED}={allowed}".strip()
-    return {**conf, EXECUTOR_JAVA: java}
+    own = conf.get(EXECUTOR_JAVA, "")
+    before = _ALLOWING.findall(f"{conf.get(_DEFAULT_JAVA, '')} {own}")[-1:]
+    allowed = _each_once(",".join([*before, *wanted]))
+    return {**conf, EXECUTOR_JAVA: f"{own} -D{ALLOWED}={allowed}".strip()}
 
 
 def allow_token_urls(spark: SparkSession, urls: Iterable[str]) -> None:
@@ -102,5 +107,8 @@ def allow_token_urls(spark: SparkSession, urls: Iterable[str]) -> None:
         return
     jvm: Any = spark.sparkContext._jvm  # pyright: ignore[reportPrivateUsage]
     before = jvm.java.lang.System.getProperty(ALLOWED) or ""
-    allowed = ",".join(dict.fromkeys([*filter(None, before.split(",")), *wanted]))
-    jvm.java.lang.System.setProperty(ALLOWED, allowed)
+    jvm.java.lang.System.setProperty(ALLOWED, _each_once(",".join([before, *wanted])))
+
+
+def _each_once(urls: str) -> str:
+    return ",".join(dict.fromkeys(filter(None, urls.split(","))))
