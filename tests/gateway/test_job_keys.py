@@ -75,6 +75,28 @@ def test_a_file_that_an_option_names_takes_the_place_of_what_was_read_before():
     assert found.client == {"ssl.truststore.type": "PEM", "ssl.truststore.location": "/ca.pem"}
 
 
+def test_an_option_with_another_mechanism_takes_the_place_of_a_token():
+    keys = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f"{MODULE} required;",
+        HANDLER: HANDLERS[0],
+        URL: "file:///t",
+    }
+    scram = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": "ScramLoginModule required;"}
+    options = {f"kafka.{key}": value for key, value in scram.items()}
+    left, right = accesses_of(HERE.with_options(options), keys, "", {})
+    assert left == right
+    assert left.client == {"security.protocol": "SASL_SSL", **scram}
+    left, right = accesses_of(HERE, keys, "", options)
+    assert (left.client, right.client) == (keys, {"security.protocol": "SASL_SSL", **scram})
+    same = {"kafka.sasl.mechanism": "OAUTHBEARER"}
+    assert HERE._replace(client=keys).with_options(same).client == keys
+    tokens = {f"kafka.{key}": value for key, value in keys.items()}
+    for ordered in (tokens, dict(reversed(tokens.items()))):
+        assert HERE._replace(client=scram).with_options(ordered).client == keys
+
+
 # -- tokens ----------------------------------------------------------------------------------------
 
 TOKEN_KEYS = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
@@ -182,15 +204,6 @@ def test_executors_may_use_the_urls_of_tokens():
     assert with_token_urls({java: "-Xmx1g"}, []) == {java: "-Xmx1g"}
 
 
-def test_a_session_of_spark_submit_keeps_its_options(monkeypatch):
-    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert with_token_urls({"a": "b"}, ["file:///t"]) == {"a": "b"}
-
-
-def test_spark_hides_every_key_of_a_token():
-    hidden = re.compile(REDACTED["spark.sql.redaction.options.regex"])
-    keys = (URL, HANDLER, f"{CREDENTIALS}.client.secret", "sasl.jaas.config")
-    assert all(hidden.search(f"kafka.{key}") for key in keys)
 @pytest.mark.parametrize(
     ("own", "before"),
     [
@@ -214,3 +227,12 @@ def test_executors_keep_the_urls_that_the_settings_allow(key, own, before):
     assert {**found, **conf} == {"spark.executor.extraJavaOptions": java, **conf}
 
 
+def test_a_session_of_spark_submit_keeps_its_options(monkeypatch):
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert with_token_urls({"a": "b"}, ["file:///t"]) == {"a": "b"}
+
+
+def test_spark_hides_every_key_of_a_token():
+    hidden = re.compile(REDACTED["spark.sql.redaction.options.regex"])
+    keys = (URL, HANDLER, f"{CREDENTIALS}.client.secret", "sasl.jaas.config")
+    assert all(hidden.search(f"kafka.{key}") for key in keys)

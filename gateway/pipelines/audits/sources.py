@@ -21,11 +21,16 @@ _ARCHIVES = {"archive": "parquet", "iceberg": "iceberg"}
 _TLS = ("tls.ca", "tls.certificate", "tls.key", "tls.roles", "bookieTransport")
 _KAFKA = "kafka."
 _SET_BY_SOURCE = frozenset({"kafka.bootstrap.servers", "kafka.isolation.level"})
+_MECHANISM = "sasl.mechanism"
 _REPLACED = {
     "ssl.truststore.location": ("ssl.truststore.certificates",),
     "ssl.keystore.location": ("ssl.keystore.key", "ssl.keystore.certificate.chain"),
+    _MECHANISM: ("sasl.login.callback.handler.class", "sasl.oauthbearer.token.endpoint.url"),
 }
-"""Keys that Kafka's client refuses beside another one, which takes their place."""
+"""Keys that Kafka's client refuses beside another one, which takes their place.
+
+Those of OAUTHBEARER make way for another mechanism than that of before.
+"""
 
 _NO_OPTIONS: Mapping[str, str] = {}
 
@@ -56,15 +61,16 @@ class SourceAccess(NamedTuple):
 
     def with_options(self, options: Mapping[str, str]) -> SourceAccess:
         """Return this access with more options. Raises JobError for an unknown option."""
-        tls, client = dict(self.tls), dict(self.client)
+        names = [key.removeprefix(_KAFKA) for key in options]
+        if options.get(_KAFKA + _MECHANISM) == self.client.get(_MECHANISM):
+            names = [name for name in names if name != _MECHANISM]
+        gone = {replaced for name in names for replaced in _REPLACED.get(name, ())}
+        tls, client = dict(self.tls), {k: v for k, v in self.client.items() if k not in gone}
         for key, value in options.items():
             if key in _TLS:
                 tls[key] = value
             elif key.startswith(_KAFKA) and key not in _SET_BY_SOURCE:
-                name = key.removeprefix(_KAFKA)
-                for replaced in _REPLACED.get(name, ()):
-                    client.pop(replaced, None)
-                client[name] = value
+                client[key.removeprefix(_KAFKA)] = value
             else:
                 raise JobError(
                     f"option {key!r}: must be one of {', '.join(_TLS)}, or a property of Kafka's"
