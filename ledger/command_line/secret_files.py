@@ -50,6 +50,8 @@ def _read(file: Path, *, is_private: bool) -> bytes:
             content = opened.read(BYTES_MAX + 1)
     except OSError as error:
         raise SecretFault(f"{file}: {error.strerror}") from None
+    except ValueError:  # a NUL in the path
+        raise SecretFault(f"{str(file)!r}: is no path") from None
     if len(content) > BYTES_MAX:
         raise SecretFault(f"{file}: is longer than 1 MiB")
     return content

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from ledger.command_line.secret_files import OTHERS_READ, others_read
+from ledger.command_line.secret_files import OTHERS_READ, SecretFault, others_read, read_private
 from tests.house import ROOT
 
 
@@ -32,3 +34,9 @@ def test_the_rule_and_its_text_are_in_one_place():
     written = {path.name for path in files if OTHERS_READ in path.read_text()}
     masked = {path.name for path in files if any(each in path.read_text() for each in masks)}
     assert written == masked == {"secret_files.py"}
+
+
+def test_a_path_with_a_nul_is_one_line():
+    with pytest.raises(SecretFault, match="is no path") as refused:
+        read_private(Path("/a\0b\n"))
+    assert "\0" not in str(refused.value) and "\n" not in str(refused.value)
