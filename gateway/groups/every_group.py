@@ -32,14 +32,14 @@ _AT_ONCE = 4
 
 Offsets = Mapping[TopicIdPartition, CommittedOffset]
 Mark = tuple[object, ...]
-"""What a group shows besides its offsets, and what changes with them. Marks are compared."""
+"""The state of a group besides its offsets, and a count that moves with them. It is compared."""
 
 IsKnown = Callable[[str, Mark], bool]
-"""Returns whether the caller has what a group of this name shows with this mark."""
+"""Returns whether the caller has read the group of this name in the state of this mark."""
 
 
 class Turns(Protocol):
-    """Says when other tasks are to run. It is asked after each group."""
+    """A clock that decides when other tasks run. It is asked after each group."""
 
     @property
     def used_up(self) -> bool: ...

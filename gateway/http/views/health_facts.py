@@ -69,7 +69,7 @@ async def _read(site: Site, topics: _Topics) -> HealthFacts:
 
 
 class _Topics:
-    """What the checks need to know about topics."""
+    """Facts about topics for the checks of health."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
