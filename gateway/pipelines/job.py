@@ -177,11 +177,10 @@ def _work_strictly(
     """Return the result of `work`. Raises JobError if the session would leave out files."""
     from gateway.pipelines.shared.kafka_servers import secrets_hidden
     from gateway.pipelines.shared.session import expect_strict_reads
-    from gateway.pipelines.shared.token_options import allow_token_urls
+    from gateway.pipelines.shared.token_options import token_urls_allowed
 
     expect_strict_reads(spark)
-    allow_token_urls(spark, urls)
-    with secrets_hidden(spark):
+    with token_urls_allowed(spark, urls), secrets_hidden(spark):
         return work(spark)
 
 

@@ -16,7 +16,12 @@ from gateway.pipelines.audits.sources import SourceAccess
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_servers import _pkcs8, job_servers, link_security
 from gateway.pipelines.shared.session import REDACTED
-from gateway.pipelines.shared.token_options import token_urls, with_token_urls
+from gateway.pipelines.shared.token_options import (
+    quoted,
+    token_urls,
+    token_urls_allowed,
+    with_token_urls,
+)
 from gateway.security.token_keys import HANDLER, HANDLERS, MODULE, URL
 
 KEYS = {"security.protocol": "SASL_SSL", "sasl.password": "of-here"}
@@ -183,7 +188,7 @@ def test_a_path_that_kafkas_client_would_read_otherwise_is_refused(tmp_path):
                 f"{CREDENTIALS}.client.id": "a",
                 f"{CREDENTIALS}.client.secret": "b",
             },
-            "no spaces, commas and quotes",
+            "no spaces, commas or quotes for jobs on Spark; nothing was sent",
         ),
     ],
 )
@@ -225,6 +230,82 @@ def test_executors_keep_the_urls_that_the_settings_allow(key, own, before):
     own_java = conf.get("spark.executor.extraJavaOptions", "")
     assert java == f"{own_java} -D{name}={before}https://h/t".strip()
     assert {**found, **conf} == {"spark.executor.extraJavaOptions": java, **conf}
+
+
+ALLOWED = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
+JAVA = "spark.executor.extraJavaOptions"
+
+
+@pytest.mark.parametrize("between", [" ", "=", " : ", "\t"])
+def test_executors_keep_the_options_of_spark_defaults(between, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert with_token_urls({}, ["https://h/t"]) == {JAVA: f"-D{ALLOWED}=https://h/t"}
+    lines = ["# of the site", f"{JAVA}{between}-Xmx1g -Da=b ", "spark.executor.memory 1g"]
+    (tmp_path / "spark-defaults.conf").write_text("\n".join(lines))
+    assert with_token_urls({"a": "b"}, ["https://h/t"]) == {
+        "a": "b",
+        JAVA: f"-Xmx1g -Da=b -D{ALLOWED}=https://h/t",
+    }
+    assert with_token_urls({JAVA: "-Xs"}, ["x:/t"]) == {JAVA: f"-Xs -D{ALLOWED}=x:/t"}
+    assert with_token_urls({"a": "b"}, []) == {"a": "b"}
+
+
+def test_a_url_may_be_of_a_file_in_both_forms():
+    keys = [{URL: "file:/t"}, {URL: "file:t"}, {URL: "FILE:/t"}, {URL: "file:///t"}]
+    assert token_urls(keys) == ["file:/t", "file:///t"]
+
+
+@pytest.mark.parametrize("url", ["https://h/t?key=7Qz", "https://a:7Qz@h/t"])
+def test_options_of_executors_show_no_secret_of_a_url(url, monkeypatch):
+    with pytest.raises(JobError, match="list of processes") as refused:
+        with_token_urls({}, token_urls([{URL: url}]))
+    assert "7Qz" not in str(refused.value)
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert with_token_urls({}, [url]) == {}
+
+
+@pytest.mark.parametrize("character", ["\0", "\n", "\r", "\t", "\x7f", "\x85"])
+def test_control_characters_of_an_option_are_refused(character):
+    with pytest.raises(JobError, match="a password: must have no control characters") as refused:
+        quoted(f"7Qz{character}", "a password")
+    assert "7Qz" not in str(refused.value)
+    keys = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": f"an{character}n",
+        "sasl.password": "7Qz",
+    }
+    with pytest.raises(JobError, match="a user: must have no control characters"):
+        job_servers(ClientSettings("h:1", keys), {})
+
+
+class _Jvm:
+    """What a session of Spark shows of its JVM: the properties of java.lang.System."""
+
+    def __init__(self, properties):
+        self.properties = properties
+        self.sparkContext = self._jvm = self.java = self.lang = self.System = self
+
+    def getProperty(self, name):
+        return self.properties.get(name)
+
+    def setProperty(self, name, value):
+        self.properties[name] = value
+
+    def clearProperty(self, name):
+        del self.properties[name]
+
+
+@pytest.mark.parametrize("before", [{}, {ALLOWED: "https://mine/t"}])
+def test_the_driver_may_use_the_urls_while_it_works(before):
+    spark = _Jvm(dict(before))
+    with token_urls_allowed(spark, []):
+        assert spark.properties == before
+    with pytest.raises(JobError), token_urls_allowed(spark, ["https://h/t"]):
+        allowed = spark.properties[ALLOWED].split(",")
+        assert allowed == [*before.values(), "https://h/t"]
+        raise JobError("the work failed")
+    assert spark.properties == before
 
 
 def test_a_session_of_spark_submit_keeps_its_options(monkeypatch):

@@ -116,7 +116,8 @@ def link_security(settings: ClientSettings) -> LinkSecurity | None:
 def _jaas(login: Login) -> str:
     from gateway.pipelines.shared.token_options import literal, quoted
 
-    user, password = quoted(login.user), quoted(literal(login.password, "a password"))
+    user = quoted(login.user, "a user")
+    password = quoted(literal(login.password, "a password"), "a password")
     name = f"org.apache.kafka.common.security.{_MODULES[login.mechanism]}"
     return f"{name} required username={user} password={password};"
 
