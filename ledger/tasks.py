@@ -4,6 +4,7 @@
     start_vital       work without which going on is unsafe: the process ends with exit code 70
     start_once        one piece of work: reported, and passed to its owner
     in_thread         a function that would hold the event loop: its exception reaches the caller
+    in_daemon         the same, for one whose end nobody has to wait for
 
 A report goes to the exception handler of the loop, with the exception. A process installs
 `log_failure` there. A task that its owner cancels ends without a report. A CancelledError without
@@ -14,12 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from ledger.command_line.exit_codes import EXIT_SOFTWARE
 from ledger.log import Throttle, logger
@@ -106,6 +108,36 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
             raise RuntimeError("a function in a thread raised StopIteration") from error
 
     return await asyncio.to_thread(call)
+
+
+async def in_daemon(name: str, function: Callable[[], T]) -> T:
+    """Call `function` in a thread of its own, of this name, and return its result.
+
+    A cancellation ends the wait at once, and the thread goes on. Neither the end of the loop nor
+    that of the process waits for it, as they would for a thread of `in_thread`.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if answer.done():  # the caller was cancelled
+            return
+        if error is None:
+            answer.set_result(cast("T", result))
+        else:
+            answer.set_exception(error)
+
+    def call() -> None:
+        result = error = None
+        try:
+            result = function()
+        except BaseException as raised:  # noqa: BLE001  the caller gets it
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=call, name=name, daemon=True).start()
+    return await answer
 
 
 def report(name: str, error: BaseException) -> None:

@@ -14,7 +14,14 @@ from typing import Any, NamedTuple, Self
 
 from gateway.admin.addresses import parse_bootstrap
 from gateway.admin.client_settings import ClientSettings
-from gateway.wire.client_link import VERSION_MAX, AdminError, Link, Unreachable, raise_for
+from gateway.wire.client_link import (
+    VERSION_MAX,
+    AdminError,
+    Link,
+    NoToken,
+    Unreachable,
+    raise_for,
+)
 
 __all__ = ["AdminClient", "AdminError", "Broker", "Unreachable", "parse_bootstrap", "raise_for"]
 
@@ -124,6 +131,8 @@ class AdminClient:
             try:
                 self._first = await self._link(host, port)
                 return self._first
+            except NoToken:  # the next server would need the same
+                raise
             except Unreachable as error:
                 faults.append(str(error))
         raise Unreachable("; ".join(faults))

@@ -151,6 +151,16 @@ class ClientSettings(NamedTuple):
         return found if security is None else found | security.of_aiokafka()
 
 
+def raise_token_fault(arguments: Mapping[str, Any]) -> None:
+    """Raise why a client of aiokafka with these arguments had no token at its last login, if so.
+
+    Raises AdminError and Unreachable.
+    """
+    fault = getattr(arguments.get("sasl_oauth_token_provider"), "fault", None)
+    if fault is not None:
+        raise fault
+
+
 def variable_of(key: str) -> str:
     """Return the environment variable of a client key: `GATEWAY_SECURITY_PROTOCOL` for one."""
     return f"GATEWAY_{key.upper().replace('.', '_')}"

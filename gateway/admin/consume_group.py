@@ -11,6 +11,7 @@ from traceback import walk_tb
 from typing import Any, Final
 
 from gateway.admin.client import AdminClient, AdminError, Unreachable
+from gateway.admin.client_settings import raise_token_fault
 from gateway.admin.consume import Printer, Turns, Wanted, find_topics
 from gateway.admin.consume_fetch import name_of
 
@@ -37,8 +38,9 @@ async def consume_as_member(
     topics = list(await find_topics(client, wanted.topics))
     printer.begin()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL + 1)  # it logs what it also raises
+    arguments = client.settings.for_aiokafka()
     consumer: Any = AIOKafkaConsumer(
-        **client.settings.for_aiokafka(),
+        **arguments,
         group_id=group,
         client_id="gateway-consume",
         auto_offset_reset="earliest",
@@ -61,8 +63,10 @@ async def consume_as_member(
         consumer.subscribe(topics, listener=Listener())
         await member.read()
     except KafkaConnectionError as error:
+        raise_token_fault(arguments)
         raise Unreachable(f"no server at {client.settings.bootstrap}: {error}") from None
     except KafkaError as error:
+        raise_token_fault(arguments)
         raise _refused(group, error) from None
     finally:
         with suppress(KafkaError, TimeoutError):

@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaProducer, errors  # pyright: ignore[reportMissingTy
 
 from gateway.admin.bad_input import BadInput
 from gateway.admin.client import AdminClient, AdminError, Unreachable, raise_for
-from gateway.admin.client_settings import ClientSettings, Reach
+from gateway.admin.client_settings import ClientSettings, Reach, raise_token_fault
 from gateway.admin.input_chunks import STDIN, InputFile
 from gateway.admin.record_input import (
     BrokenInput,
@@ -270,9 +270,9 @@ def _no_partition(topic: str, partition: int, count: int) -> str:
 
 @contextlib.asynccontextmanager
 async def _started(connection: ClientSettings, plan: Plan, topic: _Topic) -> AsyncGenerator[Any]:
-    bootstrap = connection.bootstrap
+    bootstrap, arguments = connection.bootstrap, connection.for_aiokafka()
     producer: Any = AIOKafkaProducer(
-        **connection.for_aiokafka(),
+        **arguments,
         client_id="gateway-topic-produce",
         acks=plan.acks,
         enable_idempotence=plan.acks == "all",
@@ -287,8 +287,10 @@ async def _started(connection: ClientSettings, plan: Plan, topic: _Topic) -> Asy
             async with asyncio.timeout(_START_S_MAX):
                 await producer.start()
         except TimeoutError:
+            raise_token_fault(arguments)
             raise Unreachable(f"no producer id from {bootstrap} in {_START_S_MAX:g} s") from None
         except errors.KafkaError as error:
+            raise_token_fault(arguments)
             raise refusal(error, f"no producer id from {bootstrap}") from None
         yield producer
     finally:

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple, Protocol
 from gateway.core.sasl_session import OAUTHBEARER, PLAIN, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from gateway.core.scram_exchange import MECHANISMS, ScramClient, ScramFailed
 from gateway.wire.client_link import Refused
-from ledger.command_line.secret_values import SecretFault
 from ledger.tasks import in_thread
 
 HANDSHAKE_VERSION: Final = 1
@@ -24,11 +23,27 @@ Ask = Callable[[int, dict[str, Any], int], Awaitable[Any]]
 """Sends a request in the highest common version up to a maximum; returns the answer."""
 
 
-class TokenSource(Protocol):
-    """Where a client gets its token of OAUTHBEARER."""
+class FetchedToken(NamedTuple):
+    """A token, and for how many seconds later logins may show it too; 0: not once."""
 
-    def fetch(self) -> str:
-        """Return a token. Blocks. Raises SecretFault."""
+    text: str
+    keep_s: float = 0.0
+
+    def __repr__(self) -> str:
+        """Show no secret, as logs may contain this."""
+        return f"FetchedToken(keep_s={self.keep_s:g})"
+
+
+class TokenSource(Protocol):
+    """Where a client gets its token of OAUTHBEARER. Equal if all settings are, and hashable."""
+
+    @property
+    def place(self) -> str:
+        """The setting and its value as messages show them, without secrets."""
+        ...
+
+    def fetch(self) -> FetchedToken:
+        """Return a token. Blocks. Raises SecretFault; TokenServerAway if it may pass."""
         ...
 
 
@@ -70,7 +85,8 @@ class LinkSecurity:
     async def log_in(self, ask: Ask) -> float:
         """Authenticate, if there is a login. Returns the seconds that the session lasts, or 0.
 
-        Raises Refused if the server refuses the login, or does not prove that it has the keys.
+        Raises Refused if the server refuses the login, or does not prove that it has the keys, and
+        NoToken if there is no token for now.
         """
         if self.login is None:
             return 0.0
@@ -101,14 +117,17 @@ class LinkSecurity:
 
 
 async def _show_token(ask: Ask, login: Login) -> float:
-    """Authenticate by a token. Returns the seconds that the session lasts. Raises Refused."""
+    """Authenticate by a token. Returns the seconds that the session lasts.
+
+    Raises Refused and NoToken.
+    """
+    from gateway.security.login_token import forget_token, login_token
+
     assert login.token is not None
-    try:
-        token = await in_thread(login.token.fetch)
-    except SecretFault as fault:
-        raise Refused(str(fault)) from None
+    token = await login_token(login.token)
     answer = await _authenticate(ask, f"n,,\x01auth=Bearer {token}\x01\x01".encode())
     if answer.auth_bytes:  # the server refuses the token, and waits for this end
+        forget_token(login.token)
         await _authenticate(ask, b"\x01")
         raise Refused("the server refuses the token")
     return _lifetime_s(answer)

@@ -1,8 +1,8 @@
 """Where a client gets its token of OAUTHBEARER: a file, or an authorization server.
 
-A server is asked with the client's id and secret (RFC 6749, 4.4), as Kafka's clients ask. Each
-login takes a token anew, so that one that has ended is not shown again. Imported only for a login
-by a token.
+A server is asked with the client's id and secret (RFC 6749, 4.4), as Kafka's clients ask. A token
+is kept for a part of the time for which the server grants it, so that none is shown after its end.
+Imported only for a login by a token.
 Source: Apache Kafka 3.9 (AccessTokenRetrieverFactory) and 4.3 (DefaultJwtRetriever).
 """
 
@@ -13,6 +13,7 @@ import errno
 import io
 import json
 import re
+import ssl
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
@@ -21,8 +22,9 @@ from http.client import HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
-from urllib.parse import quote_plus, urlencode
+from urllib.parse import quote_plus, urlencode, urlsplit
 
+from gateway.security.link_security import FetchedToken
 from ledger.command_line.secret_values import SecretFault, read_private
 
 if TYPE_CHECKING:
@@ -32,14 +34,31 @@ if TYPE_CHECKING:
 
 FETCH_S_MAX: Final = 10.0
 ANSWER_BYTES_MAX: Final = 64 * 1024
+KEPT_SHARE: Final = 0.8
+"""The part of its lifetime (`expires_in`) for which a granted token is shown again."""
+
+URL: Final = "sasl.oauthbearer.token.endpoint.url"
+CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
+CLIENT_SECRET: Final = "sasl.oauthbearer.client.credentials.client.secret"
+SCOPE: Final = "sasl.oauthbearer.scope"
+_CHECK: Final = "check the URL"
+_LIFETIME_S_MAX: Final = 86_400  # no token is kept for longer
+_PASSING: Final = (408, 429)  # and those from 500 on: the same request may be answered later
 _TOKEN: Final = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
+
+
+class TokenServerAway(SecretFault):
+    """The error that a server gave no answer, or one that passes: it may be asked again."""
 
 
 def read_token(file: Path) -> str:
     """Return the token of a file that only its owner may read. Raises SecretFault."""
-    text = read_private(file).decode(errors="replace").strip()
+    try:
+        text = read_private(file).decode(errors="replace").strip()
+    except SecretFault as fault:
+        raise SecretFault(f"{URL}: {fault}; it must be the file with the token") from None
     if not _TOKEN.fullmatch(text):
-        raise SecretFault(f"{file}: must have one token, and nothing else")
+        raise SecretFault(f"{URL}: {file}: must have one token, and nothing else")
     return text
 
 
@@ -49,23 +68,33 @@ class TokenOfFile:
 
     file: Path
 
-    def fetch(self) -> str:
+    @property
+    def place(self) -> str:
+        return f"{URL}: {self.file}"
+
+    def fetch(self) -> FetchedToken:
         """Return the token. Blocks. Raises SecretFault."""
-        return read_token(self.file)
+        return FetchedToken(read_token(self.file))
 
 
 @dataclass(frozen=True, slots=True)
 class GrantedToken:
     """A token that an https server grants to a client by its id and its secret."""
 
-    url: str
+    url: str = field(repr=False)  # its query may have a secret
     client_id: str
     client_secret: str = field(repr=False)
     scope: str = ""
     encoded: bool = False  # id and secret are encoded as in a form (RFC 6749, 2.3.1)
 
-    def fetch(self) -> str:
-        """Return a new token. Raises SecretFault.
+    @property
+    def place(self) -> str:
+        """The setting with its scheme, host and port alone: the rest may have a secret."""
+        parts = urlsplit(self.url)
+        return f"{URL}: {parts.scheme}://{parts.netloc}"
+
+    def fetch(self) -> FetchedToken:
+        """Return a new token. Raises SecretFault; TokenServerAway if the fault may pass.
 
         Blocks until the answer is whole, or until `FETCH_S_MAX` after the begin. The connection to
         each address of the server, and the handshake, may each take as long before that ends it.
@@ -74,13 +103,12 @@ class GrantedToken:
         try:
             answer = json.loads(self._answer())
         except (ValueError, RecursionError):
-            raise SecretFault(f"{self.url}: the server's answer is not JSON") from None
-        found: object = None
-        if isinstance(answer, dict):
-            found = cast("dict[str, object]", answer).get("access_token")
+            raise SecretFault(f"{self.place}: the server's answer is not JSON; {_CHECK}") from None
+        fields = cast("dict[str, object]", answer) if isinstance(answer, dict) else {}
+        found = fields.get("access_token")
         if not isinstance(found, str) or not _TOKEN.fullmatch(found):
-            raise SecretFault(f"{self.url}: the server's answer has no access_token")
-        return found
+            raise SecretFault(f"{self.place}: the server's answer has no access_token; {_CHECK}")
+        return FetchedToken(found, _keep_s(fields.get("expires_in")))
 
     def _answer(self) -> bytes:
         try:
@@ -89,14 +117,17 @@ class GrantedToken:
                 content = answer.read(ANSWER_BYTES_MAX + 1)
         except urllib.error.HTTPError as error:
             error.close()
-            raise SecretFault(f"{self.url}: the server answers {error.code}") from None
+            raise _refusal(self.place, error.code) from None
         except OSError as error:
-            reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
-            raise SecretFault(f"{self.url}: {reason}") from None
-        except (ValueError, EOFError, HTTPException) as error:
-            raise SecretFault(f"{self.url}: {type(error).__name__}") from None
+            raise TokenServerAway(f"{self.place}: {_reason(error)}") from None
+        except (EOFError, HTTPException) as error:
+            fault = f"the answer is cut short or no HTTP ({type(error).__name__})"
+            raise TokenServerAway(f"{self.place}: {fault}; {_CHECK}") from None
+        except ValueError as error:
+            raise SecretFault(f"{self.place}: {type(error).__name__}; {_CHECK}") from None
         if len(content) > ANSWER_BYTES_MAX:
-            raise SecretFault(f"{self.url}: the server's answer is longer than 64 KiB")
+            fault = "the server's answer is longer than 64 KiB"
+            raise SecretFault(f"{self.place}: {fault}; {_CHECK}")
         return content
 
     def _request(self) -> urllib.request.Request:
@@ -119,6 +150,40 @@ class GrantedToken:
 def _encoded(text: str) -> str:
     """Return a text as Java's URLEncoder writes it."""
     return quote_plus(text, safe="*").replace("~", "%7E")
+
+
+def _keep_s(expires_in: object) -> float:
+    """Return for how long a token is kept: 0 without a lifetime in seconds, as RFC 6749 has it."""
+    if isinstance(expires_in, bool) or not isinstance(expires_in, (int, float)):
+        return 0.0
+    lifetime_s = min(expires_in, _LIFETIME_S_MAX)
+    return max(0.0, KEPT_SHARE * lifetime_s) if lifetime_s == lifetime_s else 0.0
+
+
+def _refusal(place: str, code: int) -> SecretFault:
+    """Return the error of an answer that grants no token, with what to do."""
+    if code in _PASSING or code >= 500:
+        return TokenServerAway(f"{place}: the server answers {code}; try again later")
+    fixes = {
+        400: f"check {CLIENT_ID}, {CLIENT_SECRET} and {SCOPE}",
+        401: f"check {CLIENT_ID} and {CLIENT_SECRET}",
+        403: f"check the rights of {CLIENT_ID}, and {SCOPE}",
+    }
+    fix = "no redirect is followed: set the URL that it leads to" if code < 400 else _CHECK
+    return SecretFault(f"{place}: the server answers {code}; {fixes.get(code, fix)}")
+
+
+def _reason(error: OSError) -> str:
+    """Return why no server answered, with what to do."""
+    cause = getattr(error, "reason", None)
+    cause = cause if isinstance(cause, OSError) else error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return (
+            f"certificate verify failed: {cause.verify_message}; name the file with its "
+            "authorities in SSL_CERT_FILE"
+        )
+    text = getattr(cause, "reason", None) or cause.strerror or "no answer in time"
+    return f"{text}; check host and port of the URL"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

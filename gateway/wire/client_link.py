@@ -43,6 +43,10 @@ class Unreachable(Exception):
     """The error that no broker was reached, or none replied in time in Kafka's protocol."""
 
 
+class NoToken(Unreachable):
+    """The error that no token for the login was got for now: no broker was asked for the login."""
+
+
 class Refused(AdminError):
     """The error that a broker refused the login, or that its certificate is not trusted."""
 
@@ -59,7 +63,10 @@ class Security(Protocol):
         ...
 
     async def log_in(self, ask: Callable[[int, dict[str, Any], int], Awaitable[Any]]) -> float:
-        """Authenticate. Returns the seconds that the session lasts, or 0. Raises Refused."""
+        """Authenticate. Returns the seconds that the session lasts, or 0.
+
+        Raises Refused and NoToken.
+        """
         ...
 
     def of_aiokafka(self) -> dict[str, Any]:

@@ -6,8 +6,11 @@ checks them; keys as Kafka's client.properties has them.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import os
+import signal
 import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -15,11 +18,18 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
+from aiokafka.errors import KafkaConnectionError, SaslAuthenticationFailed
 
+from gateway.admin.client_settings import ClientSettings, raise_token_fault
+from gateway.admin.input_chunks import STDIN
+from gateway.admin.produce import Plan, _started, _Topic
+from gateway.admin.record_input import Defaults, InputFormat
 from gateway.config import OAuthConfig, SaslConfig, TlsConfig
 from gateway.security import token_sources
 from gateway.security.bearer_keys import BearerKeys
 from gateway.security.client_keys import ClientFault, link_security
+from gateway.security.link_security import FetchedToken
+from gateway.security.login_token import KEPT_MAX, forget_token, login_token
 from gateway.security.token_keys import (
     CLIENT_ID,
     CLIENT_SECRET,
@@ -29,8 +39,13 @@ from gateway.security.token_keys import (
     RETRIEVER,
     URL,
 )
-from gateway.security.token_sources import ANSWER_BYTES_MAX, GrantedToken, TokenOfFile
-from gateway.wire.client_link import AdminError, Link
+from gateway.security.token_provider import TokenProvider
+from gateway.security.token_sources import (
+    ANSWER_BYTES_MAX,
+    GrantedToken,
+    TokenOfFile,
+)
+from gateway.wire.client_link import AdminError, Link, NoToken, Refused
 from ledger.adapters.system.clock import SystemClock
 from ledger.command_line.secret_values import SecretFault
 from tests.gateway.issuer import AUDIENCE, ISSUER, Issuer
@@ -95,7 +110,7 @@ def granting(authority, monkeypatch):
     context.load_cert_chain(authority.path / "server.pem")
     server.socket = context.wrap_socket(server.socket, server_side=True)
     server.url = f"https://127.0.0.1:{server.server_port}/token"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield server
     server.drained.set()
@@ -133,7 +148,7 @@ def who(headers):
 def test_a_server_is_asked_as_kafkas_clients_ask(granting):
     source = source_of(keys_of(granting.url, sasl_oauthbearer_scope="read write"))
     assert granting.asked == []  # nothing is sent before a login
-    assert source.fetch() == TOKEN
+    assert source.fetch().text == TOKEN
     ((headers, form),) = granting.asked
     assert form == {"grant_type": ["client_credentials"], "scope": ["read write"]}
     assert who(headers) == f"spark:{SECRET}"
@@ -229,6 +244,152 @@ def test_a_server_that_is_not_there_is_one_line():
         source_of(keys_of("https://127.0.0.1:1/token")).fetch()
 
 
+@pytest.mark.parametrize(
+    ("code", "away", "fix"),
+    [
+        (408, True, "try again later"),
+        (429, True, "try again later"),
+        (500, True, "try again later"),
+        (503, True, "try again later"),
+        (302, False, "set the URL that it leads to"),
+        (400, False, f"check {CLIENT_ID}, {CLIENT_SECRET} and sasl.oauthbearer.scope"),
+        (401, False, f"check {CLIENT_ID} and {CLIENT_SECRET}"),
+        (404, False, "check the URL"),
+    ],
+)
+async def test_only_an_answer_that_passes_is_no_refusal(granting, code, away, fix):
+    granting.answers["/token"] = (code, b"")
+    with pytest.raises(NoToken if away else Refused) as refused:
+        await login_token(source_of(keys_of(granting.url)))
+    line = str(refused.value)
+    assert line.startswith(f"{URL}: https://127.0.0.1:") and line.endswith(fix)
+    assert "/token" not in line
+
+
+async def test_a_server_that_is_not_reached_may_be_reached_later(granting, monkeypatch):
+    with pytest.raises(NoToken, match=r"refused; check host and port of the URL"):
+        await login_token(source_of(keys_of("https://127.0.0.1:1/token")))
+    monkeypatch.delenv("SSL_CERT_FILE")
+    with pytest.raises(NoToken, match=r"certificate verify failed.*in SSL_CERT_FILE"):
+        await login_token(source_of(keys_of(granting.url)))
+
+
+# -- the time of a login, and kept tokens ----------------------------------------------------------
+
+
+class _Silent:
+    """A source that does not answer until it is released."""
+
+    place = f"{URL}: https://h"
+
+    def __init__(self):
+        self.released = threading.Event()
+        self.threads = []
+
+    def fetch(self):
+        self.threads.append(threading.current_thread())
+        self.released.wait(60)
+        return FetchedToken(TOKEN)
+
+
+def test_a_slow_server_holds_neither_the_loop_nor_the_process():
+    source = _Silent()
+    with pytest.raises(NoToken, match=r"https://h: gives no token within 0\.05 s"):
+        asyncio.run(login_token(source, 0.05))  # waits for no thread at its end
+    assert not source.released.is_set()
+    assert [(each.is_alive(), each.daemon) for each in source.threads] == [(True, True)]
+    source.released.set()
+    source.threads[0].join()
+
+
+def test_ctrl_c_ends_the_wait_for_a_token_at_once():
+    source = _Silent()
+
+    async def interrupted():
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.05, os.kill, os.getpid(), signal.SIGINT)
+        await login_token(source)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(interrupted())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert source.threads[0].is_alive() and not source.released.is_set()
+    source.released.set()
+    source.threads[0].join()
+
+
+@pytest.mark.parametrize(
+    ("expires_in", "keep_s"),
+    [
+        (100, 80.0),
+        (0.5, 0.4),
+        (10**9, 69_120.0),
+        pytest.param(10**400, 69_120.0, id="huge"),
+        (0, 0),
+        (-1, 0),
+        (True, 0),
+        ("100", 0),
+        (None, 0),
+        (float("nan"), 0),
+    ],
+)
+def test_a_token_is_kept_for_less_than_its_lifetime(granting, expires_in, keep_s):
+    granting.answers["/token"] = (200, granted(TOKEN, expires_in=expires_in))
+    assert source_of(keys_of(granting.url)).fetch() == (TOKEN, pytest.approx(keep_s))
+
+
+async def test_logins_show_a_kept_token_until_a_server_refuses_it(granting):
+    granting.answers["/token"] = (200, granted(TOKEN, expires_in=100))
+    for _ in range(3):  # the keys are read anew for each connection
+        assert await login_token(source_of(keys_of(granting.url))) == TOKEN
+    assert len(granting.asked) == 1
+    for other in ({CLIENT_ID: "b"}, {CLIENT_SECRET: "b"}, {"sasl.oauthbearer.scope": "b"}):
+        await login_token(source_of(keys_of(granting.url) | other))
+    assert len(granting.asked) == 4
+    forget_token(source_of(keys_of(granting.url)))
+    granting.answers["/token"] = (200, granted("d.e.f"))
+    for _ in range(2):  # without a lifetime it is not kept
+        assert await login_token(source_of(keys_of(granting.url))) == "d.e.f"
+    assert len(granting.asked) == 6
+
+
+async def test_the_oldest_of_too_many_tokens_makes_way():
+    class Counted:
+        place = ""
+        asked = 0
+
+        def fetch(self):
+            self.asked += 1
+            return FetchedToken(TOKEN, 100.0)
+
+    first, *others = [Counted() for _ in range(KEPT_MAX + 1)]
+    for each in (first, *others, others[-1]):
+        await login_token(each)
+    assert (first.asked, others[-1].asked) == (1, 1)
+    await login_token(first)
+    assert first.asked == 2
+    for each in (first, *others):
+        forget_token(each)
+
+
+async def test_aiokafka_gets_errors_that_it_knows(granting):
+    for code, kind, ours in (
+        (503, KafkaConnectionError, NoToken),
+        (401, SaslAuthenticationFailed, Refused),
+    ):
+        granting.answers["/token"] = (code, b"")
+        provider = TokenProvider(source_of(keys_of(granting.url)))
+        with pytest.raises(kind, match=f"answers {code}"):
+            await provider.token()
+        assert type(provider.fault) is ours
+        granting.answers["/token"] = (200, granted(TOKEN))
+        assert await provider.token() == TOKEN
+        assert provider.fault is None
+
+
 # -- keys ------------------------------------------------------------------------------------------
 
 
@@ -274,9 +435,9 @@ def test_a_token_of_a_file_is_read_at_each_login(tmp_path):
     }
     source = source_of(keys)
     assert source == TokenOfFile(Path(file))
-    assert source.fetch() == TOKEN
+    assert source.fetch().text == TOKEN
     file.write_text("d.e.f")
-    assert source.fetch() == "d.e.f"
+    assert source.fetch().text == "d.e.f"
     file.chmod(0o644)
     with pytest.raises(SecretFault):
         source.fetch()
@@ -325,4 +486,31 @@ async def test_a_granted_token_logs_in(granting, authority):
         with pytest.raises(AdminError, match="answers 403"):
             await link.open(10.0)
         await link.close()
-    assert len(granting.asked) == 4
+        granting.answers["/token"] = (200, granted(issuer.token(exp=1), expires_in=100))
+        for _ in range(2):  # a token that was refused is not kept
+            link = Link("127.0.0.1", port.at("SASL_SSL"), 10.0, security=security)
+            with pytest.raises(AdminError, match="invalid_token"):
+                await link.open(10.0)
+    assert len(granting.asked) == 6
+
+
+@pytest.mark.parametrize(("code", "kind"), [(503, NoToken), (401, Refused)])
+async def test_a_producer_ends_with_the_reason_for_which_it_has_no_token(
+    granting, authority, code, kind
+):
+    granting.answers["/token"] = (code, b"")
+    (authority.path / "jwks.json").write_bytes(Issuer().jwks())
+    config = OAuthConfig(jwks=authority.path / "jwks.json", issuer=ISSUER, audiences=(AUDIENCE,))
+    tls = TlsConfig(keystore=authority.path / "server.pem")
+    sasl = SaslConfig(mechanisms=("OAUTHBEARER",), failure_s=0.1)
+    bearers = BearerKeys(config, SystemClock().now_ms)
+    plan = Plan("t", (STDIN,), InputFormat.lines, Defaults(), None, "all", None, False, 5.0)
+    async with secure_port(tls, sasl, protocols=("SASL_SSL",), bearers=bearers) as port:
+        keys = keys_of(granting.url) | {"ssl.truststore.location": str(authority.trusted)}
+        server = f"127.0.0.1:{port.at('SASL_SSL')}"
+        settings = ClientSettings(server, keys | {"security.protocol": "SASL_SSL"})
+        with pytest.raises(kind, match=f"answers {code}"):
+            async with _started(settings, plan, _Topic("t", 1, 1000, True, False)):
+                pass
+    raise_token_fault(ClientSettings("h:1", {}).for_aiokafka())
+    assert len(granting.asked) >= 1
