@@ -135,7 +135,7 @@ def _defaults() -> dict[str, str]:
         lines = Path(place, "spark-defaults.conf").read_text(errors="replace").splitlines()
     except OSError:  # there is none
         return {}
-    return dict(found.groups() for line in lines if (found := _DEFAULT.fullmatch(line)))
+    return {found[1]: found[2] for line in lines if (found := _DEFAULT.fullmatch(line))}
 
 
 def _pyspark_home() -> str:
