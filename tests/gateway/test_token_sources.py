@@ -35,9 +35,11 @@ from gateway.security.token_keys import (
     CLIENT_SECRET,
     ENCODED,
     HANDLERS,
+    JAAS,
     MODULE,
     RETRIEVER,
     URL,
+    VALIDATOR,
 )
 from gateway.security.token_provider import TokenProvider
 from gateway.security.token_sources import (
@@ -132,6 +134,11 @@ def keys_of(url, **more):
         CLIENT_SECRET: SECRET,
     }
     return keys | {key.replace("_", "."): value for key, value in more.items()}
+
+
+def options_of(written):
+    """Return a `sasl.jaas.config` with these options."""
+    return {JAAS: f"{MODULE} required {written};"}
 
 
 def source_of(keys):
@@ -412,6 +419,29 @@ async def test_aiokafka_gets_errors_that_it_knows(granting):
             {"sasl.jaas.config": f'{MODULE} required extension_tenant="7Qz";'},
             "extensions are not supported",
         ),
+        ({URL: "http://alice:7Qz@h/t"}, "or an https URL"),
+        ({URL: "alice:7Qz@h/t"}, "or an https URL"),
+        ({URL: "HTTPS://alice:7Qz@h/t"}, "no user and no password in the URL"),
+        ({URL: " https://alice:7Qz@h/t"}, "no user and no password in the URL"),
+        ({URL: "https:///t?7Qz"}, "must have a host"),
+        ({URL: "https://h:/t?7Qz"}, "must have a host, and a port"),
+        ({URL: "https://h:99999/t?7Qz"}, "port of the URL is not valid"),
+        ({URL: "https://h:7Qz/t"}, "port of the URL is not valid"),
+        ({URL: "https://[7Qz/t"}, "host or port of the URL is not valid"),
+        ({URL: "https://h/a 7Qz"}, "no spaces and no control characters"),
+        ({URL: "file:/a\0b"}, "is no path"),
+        ({URL: "file:/no/such/token"}, "token.endpoint.url: /no/such/token: No such file"),
+        (options_of("ssl.truststore.location=/ca.pem"), "in SSL_CERT_FILE, and for jobs on Spark"),
+        (options_of("clientid=a"), "clientid: is not known; the options are clientId"),
+        (options_of('clientSecret="7Qz" b7=c'), "an option: is not known"),
+        (options_of('clientId=a clientSecret=7Qz"c'), "option 2 must be name="),
+        (options_of('clientSecret="a"7Qz'), "option 1 must be name="),
+        (options_of("clientSecret 7Qz"), "option 1 must be name="),
+        (options_of('clientSecret="7Qz\\n"'), "may have only quotes"),
+        ({JAAS: f"{MODULE} required clientId=a"}, "OAuthBearerLoginModule"),
+        ({"sasl.login.class": "org.x.Login"}, "no classes are loaded; leave it out"),
+        ({"sasl.client.callback.handler.class": "org.x.Handler"}, "no classes are loaded"),
+        ({VALIDATOR: "org.x.Validator"}, "no classes are loaded"),
         ({HANDLER: "org.x.Handler"}, "no classes are loaded"),
         ({RETRIEVER: f"{MODULE.rpartition('.')[0]}.JwtBearerJwtRetriever"}, "no classes"),
         ({RETRIEVER: f"{MODULE.rpartition('.')[0]}.FileJwtRetriever"}, "no classes"),
@@ -421,6 +451,21 @@ def test_keys_that_kafkas_clients_would_read_otherwise_are_refused(more, reason)
     with pytest.raises(ClientFault, match=reason) as refused:
         link_security("SASL_SSL", keys_of("https://h/token") | more)
     assert "7Qz" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        ("https://h/token?who=a@b", "https://h"),
+        ("HTTPS://h:8443/7Qz", "https://h:8443"),
+        (" https://h/t ", "https://h"),
+    ],
+)
+def test_a_url_is_shown_by_its_host_alone(place, shown):
+    source = source_of(keys_of(place))
+    assert source.place == f"{URL}: {shown}"
+    assert source.url == place.strip().replace("HTTPS", "https")
+    assert "7Qz" not in repr(source)
 
 
 def test_a_token_of_a_file_is_read_at_each_login(tmp_path):
