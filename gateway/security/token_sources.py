@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote_plus, urlencode, urlsplit
 
 from gateway.security.link_security import FetchedToken
 from ledger.command_line.secret_values import SecretFault, read_private
+from ledger.ports.clock import measured_s
 
 if TYPE_CHECKING:
     import socket
@@ -208,7 +208,7 @@ class _TimedConnection(HTTPSConnection):
 
     def __init__(self, host: str, **options: Any) -> None:
         super().__init__(host, **options)
-        made = partial(_TimedResponse, monotonic() + FETCH_S_MAX)
+        made = partial(_TimedResponse, measured_s() + FETCH_S_MAX)
         self.response_class = cast("type[HTTPResponse]", made)
 
 
@@ -233,7 +233,7 @@ class _TimedReads(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer, /) -> int | None:
         """Read a piece, as soon as there is one. Raises TimeoutError."""
-        left_s = self._ends_s - monotonic()
+        left_s = self._ends_s - measured_s()
         try:
             if left_s > 0:
                 self._sock.settimeout(left_s)

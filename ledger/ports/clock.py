@@ -15,7 +15,8 @@ SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 
 measured_s: Final[Callable[[], float]] = time.monotonic
 """Returns monotonic seconds, to measure how long something took, for people. It decides nothing
-but when long work on the loop lets other tasks run.
+but when long work on the loop lets other tasks run, and when a thread waits no longer for the token
+of a login.
 
 The clock of a loop counts whole milliseconds, and stands still during a callback.
 """
