@@ -119,7 +119,7 @@ async def in_daemon(name: str, function: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
-    def settle(result: T | None, error: BaseException | None) -> None:
+    def settle(result: T | None, error: Exception | None) -> None:
         if answer.done():  # the caller was cancelled
             return
         if error is None:
@@ -128,13 +128,17 @@ async def in_daemon(name: str, function: Callable[[], T]) -> T:
             answer.set_exception(error)
 
     def call() -> None:
-        result = error = None
+        result: T | None = None
+        error: Exception | None = RuntimeError(f"the thread {name} ended without a result")
         try:
-            result = function()
-        except BaseException as raised:  # noqa: BLE001  the caller gets it
+            result, error = function(), None
+        except StopIteration:  # no future takes it
+            pass
+        except Exception as raised:  # noqa: BLE001  the caller gets it
             error = raised
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, result, error)
+        finally:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=call, name=name, daemon=True).start()
     return await answer

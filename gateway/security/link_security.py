@@ -125,11 +125,14 @@ async def _show_token(ask: Ask, login: Login) -> float:
 
     assert login.token is not None
     token = await login_token(login.token)
-    answer = await _authenticate(ask, f"n,,\x01auth=Bearer {token}\x01\x01".encode())
-    if answer.auth_bytes:  # the server refuses the token, and waits for this end
+    try:
+        answer = await _authenticate(ask, f"n,,\x01auth=Bearer {token}\x01\x01".encode())
+        if answer.auth_bytes:  # the server refuses the token, and waits for this end
+            await _authenticate(ask, b"\x01")
+            raise Refused("the server refuses the token")
+    except Refused:
         forget_token(login.token)
-        await _authenticate(ask, b"\x01")
-        raise Refused("the server refuses the token")
+        raise
     return _lifetime_s(answer)
 
 

@@ -9,6 +9,7 @@ import asyncio
 import gc
 import subprocess
 import sys
+import threading
 from itertools import pairwise
 
 import pytest
@@ -17,6 +18,7 @@ from ledger.tasks import (
     PAUSE_S_MAX,
     Guard,
     ends_by,
+    in_daemon,
     in_thread,
     log_failure,
     report,
@@ -255,6 +257,33 @@ def test_a_function_in_a_thread_that_raises_stop_iteration_does_not_hold_its_cal
     assert asyncio.run(in_thread(next, iter([7]))) == 7
     with pytest.raises(RuntimeError, match="raised StopIteration"):
         asyncio.run(asyncio.wait_for(in_thread(next, iter([])), 60))
+
+
+@pytest.mark.parametrize("raised", [OSError, StopIteration, SystemExit])
+def test_a_daemon_always_answers(raised):
+    def fail():
+        raise raised
+
+    expected = OSError if raised is OSError else RuntimeError
+    with pytest.raises(expected):
+        asyncio.run(asyncio.wait_for(in_daemon("a failure", fail), 60))
+    assert asyncio.run(in_daemon("a result", lambda: 7)) == 7
+
+
+def test_a_daemon_is_left_alone_once_nobody_waits():
+    go_on, threads = threading.Event(), []
+
+    def wait():
+        threads.append(threading.current_thread())
+        go_on.wait(60)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(in_daemon("a wait", wait), 0.02))
+    assert [(each.is_alive(), each.daemon, each.name) for each in threads] == [
+        (True, True, "a wait")
+    ]
+    go_on.set()
+    threads[0].join()
 
 
 async def test_work_is_not_lost_though_only_itself_holds_what_it_waits_for():
