@@ -187,9 +187,16 @@ def ask(
     except KeyboardInterrupt:
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
     except Unreachable as error:
-        fail_request(error, output, f"; {fix}")
+        fail_request(error, output, _fix_after(error, fix))
     except AdminError as error:
         fail_request(error, output)
+
+
+def _fix_after(error: Exception, fix: str) -> str:
+    """Return what follows Unreachable: the fix, unless the server was reached."""
+    from gateway.wire.client_link import NoToken
+
+    return "" if isinstance(error, NoToken) else f"; {fix}"
 
 
 def fail_request(error: Exception, output: FailureForm, more: str = "") -> NoReturn:

@@ -24,6 +24,7 @@ from gateway.admin.client_settings import ClientSettings, raise_token_fault
 from gateway.admin.input_chunks import STDIN
 from gateway.admin.produce import Plan, _started, _Topic
 from gateway.admin.record_input import Defaults, InputFormat
+from gateway.admin.requests import _fix_after
 from gateway.config import OAuthConfig, SaslConfig, TlsConfig
 from gateway.security import token_sources
 from gateway.security.bearer_keys import BearerKeys
@@ -47,7 +48,7 @@ from gateway.security.token_sources import (
     GrantedToken,
     TokenOfFile,
 )
-from gateway.wire.client_link import AdminError, Link, NoToken, Refused
+from gateway.wire.client_link import AdminError, Link, NoToken, Refused, Unreachable
 from ledger.adapters.system.clock import SystemClock
 from ledger.command_line.secret_values import SecretFault
 from tests.gateway.issuer import AUDIENCE, ISSUER, Issuer
@@ -559,3 +560,8 @@ async def test_a_producer_ends_with_the_reason_for_which_it_has_no_token(
                 pass
     raise_token_fault(ClientSettings("h:1", {}).for_aiokafka())
     assert len(granting.asked) >= 1
+
+
+def test_a_command_without_a_token_names_no_fix_for_a_server_that_it_reached():
+    assert _fix_after(NoToken("the server answers 503"), "start one") == ""
+    assert _fix_after(Unreachable("no server at h:1"), "start one") == "; start one"
