@@ -83,6 +83,8 @@ class Mirror:
         # Names whose figures are due.
         self._due_topics: set[str] = set()
         self._due_groups: set[str] = set()
+        # Names whose last merge an error ended.
+        self._tried: set[str] = set()
         # Names whose figures were computed, but are not in all indexes yet: after an error the next
         # refresh goes on with them.
         self._unindexed_topics: set[str] = set()
@@ -277,16 +279,14 @@ class Mirror:
         """Compute what is due: topics, then the groups that read them."""
         shares = [self._own, *self._held.values()]
         silent = any(each.silent is not None for each in shares)
-        for name in list(self._due_topics):
+        for name in _each_due(self._due_topics, self._tried):
             self._unindexed_topics.add(name)
             self._merge_topic(name, shares, silent=silent)
             self._due_groups.update(self._groups_of.get(name, ()))
-            self._due_topics.discard(name)  # not sooner: after an error it is due again
             await slices.pause()
-        for name in list(self._due_groups):
+        for name in _each_due(self._due_groups, self._tried):
             self._unindexed_groups.add(name)
             self._merge_group(name, shares)
-            self._due_groups.discard(name)
             await slices.pause()
 
     def _merge_topic(self, name: str, shares: list[HeldShare], *, silent: bool) -> None:
@@ -337,3 +337,17 @@ class Mirror:
         """Return the offsets of a group by topic as the gateways sent them. Empty if unknown."""
         held = merge_group(group, [self._own, *self._held.values()])
         return {} if held is None else dict(held.row.positions or {})
+
+
+def _each_due(due: set[str], tried: set[str]) -> Iterator[str]:
+    """Yield what is due, and take it from the set once it is merged.
+
+    A name whose merge an error ends is due once more, and no third time: the others go on.
+    """
+    for name in list(due):
+        if name in tried:
+            due.discard(name)
+        tried.add(name)
+        yield name
+        due.discard(name)
+        tried.discard(name)

@@ -374,3 +374,24 @@ async def test_names_of_a_refresh_that_failed_are_in_the_pages_of_the_next_one()
         assert rates == [100.0, 99.0, 98.0, 97.0, 96.0, 95.0, 94.0, 93.0]
         groups = await mirror.groups.page("lag", None, 10)
         assert [each.lag for each in groups.rows] == [7, 6, 5, 4, 3, 2, 1, 0]
+
+
+async def test_a_topic_that_cannot_be_merged_keeps_no_others_from_the_pages():
+    one = Remote(1)
+    two = Remote(2)
+    async with Looking(PaperCatalog(*map(topic_named, ("bad", "good"))), one, two) as looking:
+        mirror = await looking.fresh()
+        for name in ("bad", "good"):
+            one.leads(name, figures(0, rate=5.0))
+        two.leads("bad", figures(0, rate=7.0))  # whose leader is asked for
+
+        def fails(key):
+            raise LookupError(key)
+
+        looking.ctx.cluster.leader = fails
+        for _ in range(2):
+            with pytest.raises(LookupError):
+                await mirror._refresh()
+        await mirror._refresh()
+        topics = await mirror.topics.page("rate", None, 10)
+        assert {each.name: each.records_per_s for each in topics.rows}["good"] == 5.0
