@@ -62,7 +62,7 @@ class Assigning:
         return self.group.join(joining(member, names), self.now)
 
     def leave(self, member):
-        return beat(self.group, self.topics, member, -1)[0].changes
+        return beat(self.group, self.topics, member, -1).changes
 
 
 # a target that is made with pauses
