@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.core.group_members import State
 from gateway.figures.rows import READ_ONLY, GroupRow, Positions
-from gateway.figures.slices import sorted_in_slices
+from gateway.figures.slices import SORTED_AT_ONCE, sorted_in_slices
 from gateway.figures.topic_samples import Rates
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ OF_ONE_MAX: Final = 2_000
 _READS: Final = 100  # groups at rest that one sample reads from the store
 _CLIENTS_MAX: Final = 100
 _SORTED_OF_A_STEP: Final = 16
-_SORTED_AT_ONCE: Final = 250  # offsets of one topic; with more they are sorted in slices
 
 
 class _Found(NamedTuple):
@@ -239,7 +238,7 @@ class GroupSamples:
 
 async def _in_order(places: list[tuple[int, int]], slices: Slices) -> tuple[tuple[int, int], ...]:
     """Return the partitions and offsets of one topic by partition."""
-    if len(places) > _SORTED_AT_ONCE:
+    if len(places) > SORTED_AT_ONCE:
         return tuple(place for _, place in await sorted_in_slices(places, tuple, slices))
     places.sort()
     if slices.spent(1 + len(places) // _SORTED_OF_A_STEP):

@@ -24,7 +24,8 @@ _REST_S: Final = 0.002  # between two slices in the background
 _LONG_RESTS: Final = 50  # long work then rests half as long, and uses a fifth of a core at most
 _PAUSE_SHARE: Final = 0.1  # of the period, between two computations that take longer than it
 _STEPS: Final = 16  # between two looks at the time
-_SORTED_AT_ONCE: Final = 250
+SORTED_AT_ONCE: Final = 250
+"""Items that are sorted in one step. With more they are sorted in slices."""
 
 
 class Slices:
@@ -84,8 +85,8 @@ async def sorted_in_slices(
 ) -> list[tuple[Any, T]]:
     """Return the items with their keys, sorted by key. Keys must differ."""
     parts: list[list[tuple[Any, T]]] = []
-    for at in range(0, len(items), _SORTED_AT_ONCE):
-        part = [(key(each), each) for each in items[at : at + _SORTED_AT_ONCE]]
+    for at in range(0, len(items), SORTED_AT_ONCE):
+        part = [(key(each), each) for each in items[at : at + SORTED_AT_ONCE]]
         part.sort(key=lambda pair: pair[0])
         parts.append(part)
         await slices.rest()

@@ -124,10 +124,9 @@ class Plots:
             _places.reset(token)
             _tables.reset(other)
         # Text and numbers of tables in turn: the marks are in the text once each.
-        parts = self._table_marks.split("".join(pieces)) if tables else pieces
         drawn: list[str] = []
-        for at, part in enumerate(parts):
-            if not tables or at % 2 == 0:
+        for at, part in enumerate(self._table_marks.split("".join(pieces))):
+            if at % 2 == 0:
                 drawn.append(part)
                 continue
             columns, found = tables[int(part)]

@@ -76,7 +76,7 @@ class GroupTiming:
         own, broker = self._configs.get(GROUP, group_id), self._altered.effective
         if not own and _BROKER not in broker:
             return self._standard
-        wanted = _wanted_timing(own, broker, self._limits, self._bounds)
+        wanted = wanted_timing(own, broker, self._limits, self._bounds)
         acts = _with_short_beats(wanted)
         capped = dict(capped_configs(own, self._bounds))
         if capped and capped != self._logged.get(group_id):
@@ -114,28 +114,16 @@ class GroupTiming:
         )
 
 
-def consumer_timing(
-    own: Mapping[str, str],
-    broker: Mapping[str, str],
-    limits: GroupLimits,
-    bounds: Mapping[str, Bounds] | None = None,
-) -> ConsumerTiming:
-    """Return the times of a group with the configs `own`, on a broker with altered configs.
-
-    Values beyond the bounds act as the bounds. A heartbeat interval that is not less than the
-    session timeout acts as a third of it, even below its bound. `bounds` are those of `limits`.
-    """
-    found = bounds_of(limits) if bounds is None else bounds
-    return _with_short_beats(_wanted_timing(own, broker, limits, found))
-
-
-def _wanted_timing(
+def wanted_timing(
     own: Mapping[str, str],
     broker: Mapping[str, str],
     limits: GroupLimits,
     bounds: Mapping[str, Bounds],
 ) -> ConsumerTiming:
-    """Return the times within the bounds, each by itself."""
+    """Return the times of a group with the configs `own`, on a broker with altered configs.
+
+    Values beyond the bounds, which are those of `limits`, act as the bounds, each by itself.
+    """
     session_ms, heartbeat_ms, interval_ms = (
         effective_value(name, own, broker, bounds, started)
         for name, started in started_with(limits).items()
@@ -146,7 +134,8 @@ def _wanted_timing(
 def _with_short_beats(wanted: ConsumerTiming) -> ConsumerTiming:
     """Return the times with a heartbeat interval by which members stay in their session.
 
-    Kafka refuses such a pair as configs of a group, and only logs it if it comes to act.
+    One that is not less than the session acts as a third of it, even below its bound. Kafka refuses
+    such a pair as configs of a group, and only logs it if it comes to act.
     """
     session_ms = wanted.session_timeout_ms
     if wanted.heartbeat_interval_ms < session_ms:

@@ -9,7 +9,8 @@ from gateway.config import GroupLimits
 from gateway.core.consumer_members import MemberState, Now
 from gateway.groups.stored_consumer_group import decode_notes, encode_changes, has_members
 from gateway.groups.topic_patterns import CHARACTERS_MAX, pattern_fault, resolve
-from gateway.settings.group_timing import consumer_timing, standard_timing
+from gateway.settings.group_configs import bounds_of
+from gateway.settings.group_timing import standard_timing, wanted_timing
 from ledger.errors import CorruptFormat
 from ledger.sealed import seal
 from tests.gateway.consumer_rig import TIMING, Client, FakeTopics, beat, fresh_group, settle
@@ -52,14 +53,18 @@ async def test_a_damaged_record_is_refused(key, note):
         await decode_notes({key: note}, "g")
 
 
+def timing(own, broker):
+    return wanted_timing(own, broker, LIMITS, bounds_of(LIMITS))
+
+
 def test_the_configs_of_a_group_come_before_those_of_the_broker():
     broker = {"group.consumer.assignment.interval.ms": "7"}
     own = {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "6000"}
-    assert consumer_timing({}, {}, LIMITS) == standard_timing(LIMITS)
-    assert consumer_timing({}, broker, LIMITS).assignment_interval_ms == 7
-    assert consumer_timing(own, broker, LIMITS)[:3] == (50_000, 6_000, 7)
+    assert timing({}, {}) == standard_timing(LIMITS)
+    assert timing({}, broker).assignment_interval_ms == 7
+    assert timing(own, broker)[:3] == (50_000, 6_000, 7)
     nine = {"consumer.assignment.interval.ms": "9"}
-    assert consumer_timing(nine, broker, LIMITS).assignment_interval_ms == 9
+    assert timing(nine, broker).assignment_interval_ms == 9
 
 
 @pytest.mark.parametrize(

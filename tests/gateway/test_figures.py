@@ -357,7 +357,7 @@ async def test_an_index_whose_renewal_failed_is_right_after_the_next_one(
 
 async def test_what_changes_while_an_index_is_built_is_in_it_afterwards(monkeypatch):
     table = await table_of(dict.fromkeys("abcd", 1))
-    monkeypatch.setattr("gateway.figures.slices._SORTED_AT_ONCE", 1)
+    monkeypatch.setattr("gateway.figures.slices.SORTED_AT_ONCE", 1)
     building = asyncio.ensure_future(table.page("rate", None, 5))
     await asyncio.sleep(0)
     table.rows["a"] = row_of("a", 9)
