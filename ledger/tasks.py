@@ -4,7 +4,7 @@
     start_vital       work without which going on is unsafe: the process ends with exit code 70
     start_once        one piece of work: reported, and passed to its owner
     in_thread         a function that would hold the event loop: its exception reaches the caller
-    in_daemon         the same, for one whose end nobody has to wait for
+    in_daemon         the same, but neither the loop nor the process waits for its end
 
 A report goes to the exception handler of the loop, with the exception. A process installs
 `log_failure` there. A task that its owner cancels ends without a report. A CancelledError without

@@ -41,7 +41,7 @@ GIVEN_MAX: Final = 1_000
 class ClassicDeadlines:
     """The times until which classic members have to join again, and to sync after that.
 
-    It also has the ids with which a member may join as a new one, whatever it says it owns.
+    It also has the ids with which a member may join as a new one, whichever partitions it lists.
     """
 
     __slots__ = ("_given", "_joins", "_syncs")

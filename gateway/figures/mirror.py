@@ -342,7 +342,8 @@ class Mirror:
 def _each_due(due: set[str], tried: set[str]) -> Iterator[str]:
     """Yield what is due, and take it from the set once it is merged.
 
-    A name whose merge an error ends is due once more, and no third time: the others go on.
+    A name whose merge ends with an error stays due for one more refresh. After a second error it is
+    left out, so that the others go on.
     """
     for name in list(due):
         if name in tried:

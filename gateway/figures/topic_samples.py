@@ -97,8 +97,8 @@ class SampledPartition:
         # The lists of segments and of accepted losses of `_row`: both are replaced by changes.
         self._segments: object = None
         self._losses: object = None
-        # What else changes the sizes of `_segments`: corrections, and writes to the open one. They
-        # may hold no record that counts in `end`.
+        # The sizes of `_segments` also change by corrections, and by writes to the open one that
+        # hold no record which counts in `end`.
         self._summary_changes = -1
         self._open: LedgerId | None = None
         # True if time alone does not change `_row`: its rates are 0 and no reader waits.

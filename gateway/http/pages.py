@@ -78,7 +78,7 @@ class Page(NamedTuple):
     view: Callable[[Asked, Site], Awaitable[Json]]
     command: Callable[[Asked], str]  # the command that shows the same
     in_menu: bool = False
-    # Whether up to LIMIT rows of what it shows are short and few: they are drawn on the loop.
+    # Returns whether its rows are short and few (up to LIMIT), so that the loop may draw them.
     is_small: Callable[[Json], bool] = _is_large
 
 

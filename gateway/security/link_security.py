@@ -35,7 +35,7 @@ class FetchedToken(NamedTuple):
 
 
 class TokenSource(Protocol):
-    """Where a client gets its token of OAUTHBEARER. Equal if all settings are, and hashable."""
+    """The source of a client's OAUTHBEARER token. Sources with equal settings are equal."""
 
     @property
     def place(self) -> str:

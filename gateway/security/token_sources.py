@@ -1,4 +1,4 @@
-"""Where a client gets its token of OAUTHBEARER: a file, or an authorization server.
+"""The sources of a client's OAUTHBEARER token: a file, or an authorization server.
 
 A server is asked with the client's id and secret (RFC 6749, 4.4), as Kafka's clients ask. A token
 is kept for a part of the time for which the server grants it, so that none is shown after its end.

@@ -101,7 +101,7 @@ class LogFileCount:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._count = 0
-        # What the caller passed at the last listing. None before the first one.
+        # The arguments of the last listing. None before the first one.
         self._mark: tuple[int, int] | None = None
 
     def at(self, newest: int, gone: int) -> int:

@@ -54,7 +54,7 @@ def state_of(row: TopicFigures) -> str:
 
 
 def has_short_names(found: Json) -> bool:
-    """Return True: the name of a topic has at most 249 characters."""
+    """Return True, because the name of a topic has at most 249 characters."""
     return True
 
 
