@@ -111,7 +111,6 @@ def licence_of(found: Distribution) -> str:
 def rows() -> list[Row]:
     """Return a row for each package that a program of ours may load when it is installed."""
     needed = dict.fromkeys(pinned("run"), "every program")
-    needed["liburing"] = "the extra `uring`"
     for extra in ("avro", "cel"):
         for name in of_extra(extra):
             needed.setdefault(name, f"the extra `{extra}`")

@@ -2,8 +2,8 @@
 
 A write of aligned memory with O_DIRECT and O_DSYNC, a `fdatasync`, or both in this order are one
 system call. The kernel announces the completion by an eventfd, which the event loop watches. No
-thread of this process takes part. Needs the optional package `liburing` and a kernel that permits
-io_uring (docs/decisions/0028-io-uring-for-the-journal.md).
+thread of this process takes part. Needs a kernel that permits io_uring, from Linux 5.6 on
+(docs/decisions/0028-io-uring-for-the-journal.md).
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import asyncio
 import errno
 import os
 from contextlib import suppress
-from importlib import import_module
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ledger.adapters.posix.kernel_ring import KernelRing, address_of
 from ledger.adapters.posix.loop_timer import LoopTimer
 from ledger.errors import UringUnavailable
 from ledger.ports.disk import OnSynced
 from ledger.tasks import do_each
 
+if TYPE_CHECKING:
+    import mmap
+
 _ENTRIES: Final = 64  # far more than a disk has under way; each submission is at most two
-# The kernel runs completions at the next system call instead of interrupting this thread
-_COOP_TASKRUN: Final = 1 << 8
 
 
 class StagedWrite(NamedTuple):
@@ -50,13 +51,14 @@ class Submission:
         self.left = 0
         self.error: OSError | None = None
 
-    def complete(self, expected: int, result: int | OSError) -> bool:
-        """Take the result of one operation. Returns True if it was the last one."""
+    def complete(self, expected: int, result: int) -> bool:
+        """Take the result of one operation: bytes, or a negative errno. True for the last one."""
         self.left -= 1
-        if not isinstance(result, OSError) and result != expected:
-            result = OSError(errno.EIO, f"{result} of {expected} bytes were written")
-        if isinstance(result, OSError) and self.error is None:
-            self.error = result
+        if result != expected and self.error is None:
+            cut = f"{result} of {expected} bytes were written"
+            self.error = (
+                OSError(-result, os.strerror(-result)) if result < 0 else OSError(errno.EIO, cut)
+            )
         return self.left == 0
 
 
@@ -64,23 +66,24 @@ class Uring:
     """One ring of an event loop. Raises UringUnavailable if io_uring cannot be used here."""
 
     def __init__(self, blocked: LoopTimer) -> None:
-        self._lib = lib = _library()
         self._blocked = blocked
-        self._ring = lib.Ring()
-        self._entry = lib.Cqe()
         try:
-            _init(lib, self._ring)
+            self._ring = KernelRing(_ENTRIES)
         except OSError as error:
             raise UringUnavailable(f"the kernel refuses io_uring: {error.strerror}") from error
         # The eventfd becomes readable with each completion. Watched from the first submission on.
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        lib.io_uring_register_eventfd(self._ring, self._event)
+        try:
+            self._ring.announce_by(self._event)
+        except OSError as error:
+            self._free()
+            raise UringUnavailable(f"the kernel refuses eventfds: {error.strerror}") from error
         self._loop: asyncio.AbstractEventLoop | None = None
         # Operations under way by rising numbers, each with its submission and expected result.
         self._pending: dict[int, tuple[Submission, int]] = {}
         self._next = 0
-        # Vectors by staging memory and length: at most one for each block of the memory.
-        self._vectors: dict[tuple[int, int], Any] = {}
+        # Staging memories and where they begin, by identity. A disk has one.
+        self._memories: dict[int, tuple[mmap.mmap, int]] = {}
         # The error of a submission that the kernel refused. Its operations are still in the queue,
         # so nothing is submitted afterwards.
         self._broken: OSError | None = None
@@ -101,10 +104,8 @@ class Uring:
             if write is not None:
                 self._prepare_write(submission, write, linked=synced is not None)
             if synced is not None:
-                sqe = self._operation(submission, 0)
-                self._lib.io_uring_prep_fsync(sqe, synced, self._lib.IORING_FSYNC_DATASYNC)
-                sqe.user_data = self._next
-            taken = self._lib.io_uring_submit(self._ring)
+                self._prepared(self._ring.prepare_datasync(self._number(submission, 0), synced))
+            taken = self._ring.submit()
             if taken != submission.left:
                 raise OSError(errno.EIO, f"the kernel took {taken} of {submission.left} operations")
         except OSError as error:
@@ -116,11 +117,14 @@ class Uring:
         """Wait until everything submitted has ended, and free the ring."""
         while self._pending and self._broken is None:
             with suppress(InterruptedError):
-                self._lib.io_uring_wait_cqe(self._ring, self._entry)
+                self._ring.wait()
                 self._reap()
         if self._loop is not None:
             self._loop.remove_reader(self._event)
-        self._lib.io_uring_queue_exit(self._ring)
+        self._free()
+
+    def _free(self) -> None:
+        self._ring.close()
         os.close(self._event)
 
     def _watch(self) -> None:
@@ -129,33 +133,30 @@ class Uring:
             self._loop.add_reader(self._event, self._on_event)
 
     def _prepare_write(self, submission: Submission, write: StagedWrite, *, linked: bool) -> None:
-        lib, size = self._lib, len(write.memory)
-        sqe = self._operation(submission, size)
-        lib.io_uring_prep_writev(sqe, write.handle, self._vector_of(write.memory), write.position)
-        sqe.user_data = self._next
-        if linked:
-            sqe.flags = lib.IOSQE_IO_LINK
+        size = len(write.memory)
+        number = self._number(submission, size)
+        memory = self._address_of(write.memory.obj), size
+        self._prepared(
+            self._ring.prepare_write(number, write.handle, memory, write.position, linked=linked)
+        )
 
-    def _vector_of(self, memory: memoryview) -> Any:
-        """Return the vector of a stretch of staging memory.
+    def _address_of(self, memory: Any) -> int:
+        """Return where a staging memory begins."""
+        found = self._memories.get(id(memory))
+        if found is None:
+            found = self._memories[id(memory)] = memory, address_of(memory)
+        return found[1]
 
-        The library never gives the memory of a vector back. So there is one for each length.
-        """
-        key = id(memory.obj), len(memory)
-        vector = self._vectors.get(key)
-        if vector is None:
-            vector = self._vectors[key] = self._lib.Iovec([memory])
-        return vector
-
-    def _operation(self, submission: Submission, expected: int) -> Any:
-        """Return a free entry of the queue for an operation with the number `_next`."""
-        sqe = self._lib.io_uring_get_sqe(self._ring)
-        if sqe is None:
-            raise OSError(errno.EBUSY, "the queue of io_uring is full")
+    def _number(self, submission: Submission, expected: int) -> int:
+        """Return the number of an operation that is about to be prepared."""
         self._next += 1
         self._pending[self._next] = submission, expected
         submission.left += 1
-        return sqe
+        return self._next
+
+    def _prepared(self, had_room: bool) -> None:
+        if not had_room:
+            raise OSError(errno.EBUSY, "the queue of io_uring is full")
 
     def _on_event(self) -> None:
         with suppress(BlockingIOError):
@@ -165,9 +166,9 @@ class Uring:
     def _reap(self) -> None:
         """Take all results, then call back: a callback may submit again."""
         ended = self._take_results()
-        while self._lib.io_uring_cq_has_overflow(self._ring):  # the ring had no room for some
+        while self._ring.overflowed():  # the queue had no room for some
             try:
-                self._lib.io_uring_get_events(self._ring)
+                self._ring.get_events()
             except InterruptedError:
                 continue
             except OSError as error:  # results may be lost: end their waits
@@ -187,14 +188,9 @@ class Uring:
 
     def _take_results(self) -> list[Submission]:
         """Take the results that are in the ring. Returns what ended with them."""
-        lib, ring = self._lib, self._ring
         ended: list[Submission] = []
-        for _ in range(lib.io_uring_cq_ready(ring)):
-            lib.io_uring_peek_cqe(ring, self._entry)
-            entry = self._entry[0]
-            found = self._pending.pop(entry.user_data, None)
-            result = _result_of(entry)
-            lib.io_uring_cq_advance(ring, 1)
+        for number, result in self._ring.results():
+            found = self._pending.pop(number, None)
             if found is not None and found[0].complete(found[1], result):
                 ended.append(found[0])
         return ended
@@ -207,27 +203,3 @@ def why_unavailable() -> str | None:
     except UringUnavailable as reason:
         return str(reason)
     return None
-
-
-def _library() -> Any:
-    try:
-        return import_module("liburing")
-    except (ImportError, OSError) as error:
-        raise UringUnavailable("the package liburing is not installed") from error
-
-
-def _init(lib: Any, ring: Any) -> None:
-    try:
-        lib.io_uring_queue_init(_ENTRIES, ring, _COOP_TASKRUN)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        lib.io_uring_queue_init(_ENTRIES, ring, 0)  # a kernel before 5.19
-
-
-def _result_of(entry: Any) -> int | OSError:
-    """Return the result of an operation. The library raises what the kernel reports as an error."""
-    try:
-        return entry.res
-    except OSError as error:
-        return error

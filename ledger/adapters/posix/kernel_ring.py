@@ -1,0 +1,224 @@
+"""The queues of io_uring, which this process and the kernel share, by three system calls.
+
+The layout is that of `linux/io_uring.h`. Needs Linux 5.6. No package is needed, and nothing is
+compiled: a library whose build needed a newer processor than that of the machine ended the process
+(docs/decisions/0028-io-uring-for-the-journal.md).
+
+One thread uses a ring. The kernel reads the submission queue only within a call of that thread. It
+may add completions at any time, also on another processor: `results` reads the tail of their queue
+and then takes a lock, which no later read passes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from threading import Lock
+from typing import Any, Final
+
+_SETUP, _ENTER, _REGISTER = 425, 426, 427  # the same on each architecture of Linux
+_REGISTER_EVENTFD: Final = 4
+_GET_EVENTS: Final = 1
+_SQES_AT: Final = 0x10000000
+_OVERFLOWED: Final = 1 << 1  # of the submission queue's flags
+_COOP_TASKRUN: Final = 1 << 8
+"""Completions run at the next system call in place of interrupting the thread; from 5.19 on."""
+
+_NEEDED: Final = 1 << 0 | 1 << 1 | 1 << 3
+"""Features: both queues in one mapping, no lost completions, and the operations of Linux 5.6."""
+
+_FSYNC, _WRITE = 3, 23
+_LINKED: Final = 1 << 2
+_DATASYNC: Final = 1
+# Code, flags, priority, handle, position, address, length, flags of the operation, its number.
+_OPERATION: Final = struct.Struct("=BBHiQQIIQ24x")
+_COMPLETION: Final = struct.Struct("=QiI")
+
+_Word = ctypes.c_long
+
+
+def _function(library: Any) -> Any:
+    call = library.syscall
+    call.argtypes = (_Word,) * 7
+    call.restype = _Word
+    return call
+
+
+# Keeps the interpreter: a submission is over sooner than another thread would give it back.
+_call: Final = _function(ctypes.PyDLL(None, use_errno=True))
+# Lets other threads run.
+_wait_call: Final = _function(ctypes.CDLL(None, use_errno=True))
+
+
+class _Offsets(ctypes.Structure):
+    """Where the fields of a queue are. The names are those of the submission queue."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint32) for name in ("head", "tail", "mask", "entries")),
+        *((name, ctypes.c_uint32) for name in ("fifth", "sixth", "seventh", "reserved")),
+        ("address", ctypes.c_uint64),
+    )
+
+
+class _Parameters(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_uint32) for name in ("sq_entries", "cq_entries", "flags")),
+        *((name, ctypes.c_uint32) for name in ("cpu", "idle", "features", "shared_with")),
+        ("reserved", ctypes.c_uint32 * 3),
+        ("sq", _Offsets),  # fifth: flags, seventh: array
+        ("cq", _Offsets),  # sixth: completions
+    )
+
+
+class KernelRing:
+    """The submission and the completion queue of one io_uring.
+
+    Each call raises OSError if the kernel refuses it.
+    """
+
+    def __init__(self, entries: int) -> None:
+        self._handle, found = _set_up(entries)
+        try:
+            self._map(found)
+        except OSError:
+            os.close(self._handle)
+            raise
+        sq, cq = found.sq, found.cq
+        self._entries: int = found.sq_entries
+        self._sq_head, self._sq_tail, self._sq_flags = sq.head // 4, sq.tail // 4, sq.fifth // 4
+        self._cq_head, self._cq_tail = cq.head // 4, cq.tail // 4
+        self._completions: int = cq.sixth
+        self._sq_mask: int = self._words[sq.mask // 4]
+        self._cq_mask: int = self._words[cq.mask // 4]
+        # Each place of the queue has its own operation, for good.
+        for place in range(self._entries):
+            self._words[sq.seventh // 4 + place] = place
+        # Where the next operation goes, modulo 2 ** 32. The kernel learns of it by `submit`.
+        self._tail: int = self._words[self._sq_tail]
+        self._prepared = 0
+        self._barrier = Lock()
+
+    def _map(self, found: Any) -> None:
+        size = max(
+            found.sq.seventh + found.sq_entries * 4,
+            found.cq.sixth + found.cq_entries * _COMPLETION.size,
+        )
+        self._queues = mmap.mmap(self._handle, size, offset=0)
+        try:
+            operations = found.sq_entries * 64
+            self._operations = mmap.mmap(self._handle, operations, offset=_SQES_AT)
+        except OSError:
+            self._queues.close()
+            raise
+        # A word is read and written at once, as the kernel does.
+        self._words: memoryview[int] = memoryview(self._queues)[: size // 4 * 4].cast("I")
+
+    def announce_by(self, event: int) -> None:
+        """Let the kernel write to this eventfd with each completion."""
+        number = ctypes.c_int(event)
+        _checked(_REGISTER, self._handle, _REGISTER_EVENTFD, ctypes.addressof(number), 1)
+
+    def prepare_write(
+        self, number: int, handle: int, memory: tuple[int, int], position: int, *, linked: bool
+    ) -> bool:
+        """Prepare a write of memory, an address and a length. False if the queue is full.
+
+        The memory may not change until its completion. If `linked`, the operation that is prepared
+        next begins after this one has written all of it, and is cancelled otherwise.
+        """
+        flags = _LINKED if linked else 0
+        return self._prepare(_WRITE, flags, 0, handle, position, *memory, 0, number)
+
+    def prepare_datasync(self, number: int, handle: int) -> bool:
+        """Prepare an fdatasync. Returns False if the queue is full."""
+        return self._prepare(_FSYNC, 0, 0, handle, 0, 0, 0, _DATASYNC, number)
+
+    def _prepare(self, *fields: int) -> bool:
+        used = (self._tail - self._words[self._sq_head]) & 0xFFFFFFFF
+        if used >= self._entries:
+            return False
+        at = (self._tail & self._sq_mask) * 64
+        _OPERATION.pack_into(self._operations, at, *fields)
+        self._tail = (self._tail + 1) & 0xFFFFFFFF
+        self._prepared += 1
+        return True
+
+    def submit(self) -> int:
+        """Give what is prepared to the kernel. Returns how many operations it took."""
+        prepared, self._prepared = self._prepared, 0
+        self._words[self._sq_tail] = self._tail
+        # Otherwise the kernel may refuse more operations while it keeps completions.
+        flags = _GET_EVENTS if self.overflowed() else 0
+        return _checked(_ENTER, self._handle, prepared, 0, flags)
+
+    def results(self) -> Iterator[tuple[int, int]]:
+        """Yield the number and the result of each completion, a negative errno for a failure."""
+        head, tail = self._words[self._cq_head], self._words[self._cq_tail]
+        with self._barrier:  # no read below passes the one above
+            pass
+        while head != tail:
+            at = self._completions + (head & self._cq_mask) * _COMPLETION.size
+            number, result, _ = _COMPLETION.unpack_from(self._queues, at)
+            head = (head + 1) & 0xFFFFFFFF
+            self._words[self._cq_head] = head
+            yield number, result
+
+    def overflowed(self) -> bool:
+        """Return whether the kernel keeps completions for which the queue had no room."""
+        return bool(self._words[self._sq_flags] & _OVERFLOWED)
+
+    def get_events(self) -> None:
+        """Let the kernel add completions that it keeps. Raises InterruptedError too."""
+        _checked(_ENTER, self._handle, 0, 0, _GET_EVENTS)
+
+    def wait(self) -> None:
+        """Wait until there is a completion. Raises InterruptedError too."""
+        if self._words[self._cq_head] != self._words[self._cq_tail]:
+            return
+        if _wait_call(_ENTER, self._handle, 0, 1, _GET_EVENTS, 0, 0) < 0:
+            raise _error()
+
+    def close(self) -> None:
+        """Free the queues. The kernel has completed all that was submitted."""
+        self._words.release()
+        self._queues.close()
+        self._operations.close()
+        os.close(self._handle)
+
+
+def address_of(memory: mmap.mmap) -> int:
+    """Return where memory begins. It stays there until it is closed."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def _set_up(entries: int) -> tuple[int, Any]:
+    """Create a ring, and return its handle and layout."""
+    found: Any = _Parameters(flags=_COOP_TASKRUN)
+    try:
+        handle = _checked(_SETUP, entries, ctypes.addressof(found))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        found = _Parameters()  # a kernel before 5.19
+        handle = _checked(_SETUP, entries, ctypes.addressof(found))
+    if found.features & _NEEDED != _NEEDED:
+        os.close(handle)
+        raise OSError(errno.ENOSYS, "Linux 5.6 is needed")
+    return handle, found
+
+
+def _checked(*words: int) -> int:
+    """Make a system call. Raises OSError if it fails."""
+    result: int = _call(*words, *(0,) * (7 - len(words)))
+    if result < 0:
+        raise _error()
+    return result
+
+
+def _error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
