@@ -89,8 +89,12 @@ class KernelRing:
             raise
         sq, cq = found.sq, found.cq
         self._entries: int = found.sq_entries
-        self._sq_head, self._sq_tail, self._sq_flags = sq.head // 4, sq.tail // 4, sq.fifth // 4
-        self._cq_head, self._cq_tail = cq.head // 4, cq.tail // 4
+        # Places of words.
+        self._sq_head: int = sq.head // 4
+        self._sq_tail: int = sq.tail // 4
+        self._sq_flags: int = sq.fifth // 4
+        self._cq_head: int = cq.head // 4
+        self._cq_tail: int = cq.tail // 4
         self._completions: int = cq.sixth
         self._sq_mask: int = self._words[sq.mask // 4]
         self._cq_mask: int = self._words[cq.mask // 4]
