@@ -3,7 +3,7 @@
 As with the events, there is one ring in each process. A writer puts a list into it for an entry,
 and adds to that list with each acknowledgement. This costs about 2 µs for an entry, nearly half of
 what an add costs. So a writer remembers an entry at most each 2 ms, which are all entries of a
-ledger that is written to rarely; and each 64th in any case.
+ledger that is written to rarely; and the first 8 of a ledger and each 64th in any case.
 """
 
 from __future__ import annotations

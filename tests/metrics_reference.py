@@ -45,12 +45,12 @@ stage has its time.
 - **quorum**: of a Produce, from there until enough bookies had synced them.
 - **write**: until its reply was handed to the socket.
 
-A gateway remembers when bookies acknowledged entries: of each ledger one entry in 2 ms, and each
-64th. An entry of the same ledger that was sent with the batches, or up to 5 ms later, and that was
-confirmed together with them, gives their stage journal. Its bookies may be in the process (`gateway
-dev`) or elsewhere. The stage is unknown if no such entry was remembered, as may be while many
-entries are written at once. It is also unknown if more than 5 ms went by between the last
-acknowledgement and the reply.
+A gateway remembers when bookies acknowledged entries: of each ledger the first 8, then one entry in
+2 ms, and each 64th. An entry of the same ledger that was sent with the batches, or up to 5 ms
+later, and that was confirmed together with them, gives their stage journal. Its bookies may be in
+the process (`gateway dev`) or elsewhere. The stage is unknown if no such entry was remembered, as
+may be while many entries are written at once. It is also unknown if more than 5 ms went by between
+the last acknowledgement and the reply.
 """
 
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 TIMED_EACH_S: Final = 0.002
 """After so long since the last one, the acknowledgements of an entry are remembered."""
 TIMED_MASK: Final = 63  # entries whose ids have none of these bits are remembered always
+TIMED_FIRST: Final = 8  # the first entries of a ledger, which are remembered always
 
 OnConfirmed = Callable[[LedgerError | None], None]
 Body = tuple[Buffer, ...]
@@ -116,7 +117,8 @@ class LedgerWriter:
         """Write the ledger. `added` counts the seconds from each add to its confirmation."""
         value = stored.metadata
         self._added = added or Histogram()
-        # The acknowledgements of the next entry from this time on are remembered.
+        # The acknowledgements of the next entry from this time on are remembered. 0.0 until the
+        # first `TIMED_FIRST` entries were sent, so that `add` compares no more than this.
         self._timed_from_s = 0.0
         self.ledger: LedgerId = value.ledger
         self._ack_quorum = value.ack_quorum
@@ -222,7 +224,8 @@ class LedgerWriter:
         """Return `_on_added` for an entry whose acknowledgements are remembered."""
         from ledger.add_times import add_times  # no start waits for it
 
-        self._timed_from_s = began_s + TIMED_EACH_S
+        if entry >= TIMED_FIRST - 1:
+            self._timed_from_s = began_s + TIMED_EACH_S
         times: Times = [self.ledger, entry, began_s, self._ack_quorum]
         add_times.add(times)
         return partial(self._on_timed, times)
