@@ -205,7 +205,7 @@ async def test_a_connected_request_waits_for_as_long_as_the_earlier_ones_take(se
         assert {len(node.data) for node in answers} == {2_000}
 
 
-async def test_a_silent_connection_is_dropped_even_under_a_stream_of_requests(sessions):
+async def test_a_silent_connection_is_dropped_even_under_a_stream_of_requests(sessions, caplog):
     async with sessions(session_ms=SHORT_MS) as world:
         world.proxy.freeze(TO_CLIENT)
         began_s = monotonic_s()
@@ -217,6 +217,7 @@ async def test_a_silent_connection_is_dropped_even_under_a_stream_of_requests(se
                 asking.cancel()
             await first
         assert monotonic_s() - began_s < 10 + stalls.longest_s
+        assert "nothing heard for" in caplog.text
         world.proxy.heal()
         assert await patient(lambda: world.far.exists("/"))
 

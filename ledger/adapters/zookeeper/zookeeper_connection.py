@@ -4,14 +4,14 @@
 # pyright: reportMissingParameterType=false, reportUntypedBaseClass=false
 """kazoo's connection thread with our timeouts. It is the only thread; no thread runs callbacks.
 
-Eight things differ from kazoo. Waiting requests leave in one write, and replies arrive by one read.
+Nine things differ from kazoo. Waiting requests leave in one write, and replies arrive by one read.
 A connection that was silent for two thirds of the session is dropped even while requests leave on
 it. A ping may also take two thirds of the session; kazoo drops the connection after a sixth, 170 ms
 of a session of one second. Every wait can be interrupted, so that closing takes a bounded time. A
 reply that cannot be decoded ends its connection. The thread writes for `SessionProof`, and leaves a
 server whose leader confirms nothing. An identity is proved without a secret in any log, and a
 refusal ends the connection, not the thread. TLS verifies the host that was configured, on a socket
-that is connected to one of its addresses.
+that is connected to one of its addresses. The reason why a connection ended is always logged.
 Source: ZooKeeper, `ClientCnxn.java` (the timeouts).
 """
 
@@ -24,7 +24,8 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from kazoo.exceptions import (
@@ -283,6 +284,15 @@ class ZooKeeperConnection(ConnectionHandler):
                     raise ConnectionResetError(f"nothing heard for {silent_s:.1f} s")
             if ready or not pinged:
                 return ready
+
+    @contextmanager
+    def _socket_error_handling(self) -> Generator[None]:
+        """Raise ConnectionDropped for an OSError. kazoo drops the text of one without a number."""
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConnectionDropped(f"socket connection error: {reason}") from error
 
     def _ready(self, readers: Sequence[Any], wait_s: float) -> list[Any]:
         """Return those that can be read. Of TLS, bytes of a message must have come.
