@@ -3,9 +3,9 @@
 import asyncio
 import socket
 
-from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from tests.gateway.admin_commands import produced
 from tests.gateway.test_dev import ask
+from tests.ledger.zookeeper_rig import lasting
 from tests.peers.gateway import ClusterGateway
 from tests.peers.processes import wait_until
 
@@ -85,7 +85,7 @@ class Pair:
         """Return the data of all nodes below `path`, by path."""
 
         async def read():
-            store = await connect_zookeeper(self.world.zookeeper.servers)
+            store = await lasting(self.world.zookeeper.servers)
             try:
                 return {where: node.data for where, node in (await store.read_tree(path)).items()}
             finally:

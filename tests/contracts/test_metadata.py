@@ -13,7 +13,6 @@ from ledger.adapters.grpc.grpc_metadata import GrpcMetadata
 from ledger.adapters.grpc.grpc_metadata_server import MetadataServer
 from ledger.adapters.links.shown_metadata import ShownMetadata
 from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
-from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoNode, NotEmpty
 from ledger.ports.metadata import (
     ANY_VERSION,
@@ -24,6 +23,7 @@ from ledger.ports.metadata import (
     Node,
     Set,
 )
+from tests.ledger.zookeeper_rig import lasting
 from tests.sim.metadata import SimMetadata
 
 pytestmark = pytest.mark.real_loop
@@ -51,7 +51,7 @@ async def simulated_store(request):
 @contextlib.asynccontextmanager
 async def zookeeper_store(request):
     server = request.getfixturevalue("zookeeper")
-    store = await connect_zookeeper(server.servers, chroot=server.unused_chroot())
+    store = await lasting(server.servers, chroot=server.unused_chroot())
     try:
         yield store
     finally:
@@ -374,7 +374,7 @@ async def test_a_watch_hears_of_data_children_and_the_node_itself(opened):
         async def expect(change):
             heard.clear()
             await change
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await heard.wait()
 
         await expect(store.create("/a"))
@@ -395,7 +395,7 @@ async def test_a_watch_that_was_ended_hears_nothing_more(opened):
         told = asyncio.Event()
         store.watch("/a", told.set)
         await store.set("/a", b"x", 0)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await told.wait()
         assert heard == []
 
@@ -410,7 +410,7 @@ async def test_a_watch_does_not_hear_of_other_nodes(opened):
         await store.create("/ab")
         await store.set("/a/b", b"x", 0)  # grandchildren and their data are not ours
         await store.create("/a/b/c")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await told.wait()
         assert heard == []
 
@@ -440,7 +440,7 @@ async def test_a_path_whose_parents_do_not_exist_may_be_watched(opened):
         told = asyncio.Event()
         store.watch("/x/y/z", told.set)
         await store.create("/x/y/z", parents=True)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await told.wait()
 
 
@@ -453,7 +453,7 @@ async def test_all_who_watch_a_path_are_told_and_may_come_and_go(opened):
         end_first()
         store.watch("/a", third.set)
         await store.set("/a", b"x", ANY_VERSION)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await second.wait()
             await third.wait()
         assert not first.is_set()

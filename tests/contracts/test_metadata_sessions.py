@@ -8,10 +8,9 @@ import contextlib
 
 import pytest
 
-from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.errors import MetadataUnavailable
 from ledger.ports.metadata import ANY_VERSION, Node
-from tests.ledger.zookeeper_rig import Told, end_session
+from tests.ledger.zookeeper_rig import Told, end_session, lasting
 from tests.peers.proxy import Proxy
 from tests.sim.metadata import MetadataTree, SimMetadata
 
@@ -34,8 +33,8 @@ async def zookeeper(request):
     server = request.getfixturevalue("zookeeper")
     root = server.unused_chroot()
     with Proxy(server.port) as proxy:
-        store = await connect_zookeeper(proxy.address, chroot=root)
-        other = await connect_zookeeper(server.servers, chroot=root)
+        store = await lasting(proxy.address, chroot=root)
+        other = await lasting(server.servers, chroot=root)
 
         async def end():
             await asyncio.to_thread(end_session, server, proxy, store)

@@ -14,8 +14,8 @@ import pytest
 
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.storage import open_storage
-from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from tests.gateway.admin_commands import invoke
+from tests.ledger.zookeeper_rig import lasting
 from tests.node.cluster_rig import laid_out
 from tests.peers import install
 
@@ -33,7 +33,7 @@ CHANGING = [("ledger", "recover", "1", "--yes"), ("bookie", "decommission", "b",
 
 @asynccontextmanager
 async def root_of(zookeeper):
-    store = await connect_zookeeper(zookeeper.servers)
+    store = await lasting(zookeeper.servers)
     try:
         yield store
     finally:

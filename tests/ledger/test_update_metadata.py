@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.config import LedgerClientConfig
 from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from tests.ledger.zookeeper_rig import lasting
 from tests.peers.processes import until
 from tests.peers.proxy import BOTH, TO_CLIENT, TO_SERVER, Proxy
 
@@ -60,8 +60,8 @@ def stores(zookeeper):
     async def opened():
         with Proxy(zookeeper.port) as proxy:
             root = zookeeper.unused_chroot()
-            far = await connect_zookeeper(proxy.address, chroot=root)
-            near = await connect_zookeeper(zookeeper.servers, chroot=root)
+            far = await lasting(proxy.address, chroot=root)
+            near = await lasting(zookeeper.servers, chroot=root)
             try:
                 yield proxy, *(LedgerMetadataStore(store, CONFIG) for store in (far, near))
             finally:

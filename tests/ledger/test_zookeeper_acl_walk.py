@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.ports.metadata import Create
+from tests.ledger.zookeeper_rig import lasting
 from tests.peers import install
 from tests.peers.zookeeper import ZooKeeper
 
@@ -34,7 +34,7 @@ runpy.run_module("gateway", run_name="__main__", alter_sys=True)
 
 async def grow(servers, root, nodes):
     """Create nodes below a wide node, and below many narrow ones."""
-    store = await connect_zookeeper(servers, chroot=root, session_ms=60_000)
+    store = await lasting(servers, chroot=root)
     wide = [Create(f"/wide/{each:09d}-{'x' * 20}") for each in range(nodes // 2)]
     narrow = [
         Create(f"/narrow/{each}{below}") for each in range(nodes // 4) for below in ("", "/leaf")

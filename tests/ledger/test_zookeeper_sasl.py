@@ -11,8 +11,9 @@ from kazoo.security import ACL, Id, Permissions
 from ledger.adapters.zookeeper.digest_md5 import DigestFailed, DigestMd5
 from ledger.adapters.zookeeper.zookeeper_access import Identity, ZooKeeperAccess, read_access
 from ledger.command_line.zookeeper_settings import SetAcl, security_of_keys
-from ledger.errors import AccessDenied, MetadataUnavailable
+from ledger.errors import AccessDenied
 from tests.ledger.test_zookeeper_access import Stores
+from tests.ledger.zookeeper_rig import refused
 from tests.peers.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.zookeeper]
@@ -65,8 +66,8 @@ async def test_nodes_are_for_the_users_of_sasl_alone(stores):
 
 async def test_a_wrong_password_gets_no_connection(stores):
     async with stores:
-        with pytest.raises(MetadataUnavailable, match="refused the user cluster of SASL"):
-            await stores.open(access(Identity("cluster", "wrong")), connect_s=3.0)
+        wrong = access(Identity("cluster", "wrong"))
+        await refused("refused the user cluster of SASL", stores._servers, access=wrong)
 
 
 async def test_the_user_holds_on_every_later_connection(stores, server):

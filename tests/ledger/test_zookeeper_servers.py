@@ -18,6 +18,7 @@ from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.errors import MetadataUnavailable
 from ledger.ports.metadata import ANY_VERSION, Node
 from tests.ledger.zookeeper_rig import (
+    LASTING_MS,
     SHORT_MS,
     Told,
     connected,
@@ -67,7 +68,7 @@ async def test_of_several_servers_one_that_answers_is_found(zookeeper):
         proxy.refuse()
         servers = f"{proxy.address},{zookeeper.servers}"
         async with connected(servers, zookeeper.unused_chroot()) as store:
-            assert store.negotiated_session_ms == 10_000
+            assert store.negotiated_session_ms == LASTING_MS
 
 
 @pytest.mark.parametrize("how", ["refuse", "freeze"])
@@ -143,7 +144,7 @@ async def test_a_server_that_takes_a_connection_and_says_nothing_is_asked_again(
                 assert await store.exists("/")
 
 
-async def test_a_killed_server_that_comes_back_finds_its_clients_again(own_server):
+async def test_a_killed_server_that_comes_back_finds_its_clients_again(own_server, caplog):
     async with connected(own_server.servers, "/t", session_ms=20_000) as store:
         told, renewed = Told(), Told()
         store.watch_session(renewed)
@@ -158,6 +159,8 @@ async def test_a_killed_server_that_comes_back_finds_its_clients_again(own_serve
             assert await store.get("/a") == Node(b"y", 1)
             assert await other.exists("/live")
             assert renewed.count == 0
+    assert "socket connection error: " in caplog.text
+    assert "error: None" not in caplog.text
 
 
 async def test_a_store_outlives_a_pause_longer_than_its_session(own_server):

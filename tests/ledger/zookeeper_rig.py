@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import functools
 import math
+import re
 import threading
 
+import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
@@ -17,7 +20,12 @@ from tests.peers.stalls import Stalls
 STALL_S = 0.05  # of a busy machine; an idle one wakes a thread within a millisecond or two
 LATE_S = 0.1  # of a server that stood still; some reads take as long as half of it
 SHORT_MS = 600  # a session that a test waits for to end; ticks are 100 ms
-LASTING_MS = 10_000  # a session that no stall ends; connect_zookeeper's default
+# A session that no stall ends: a connection is dropped after two thirds of it without an answer.
+LASTING_MS = 60_000
+CONNECT_S_MAX = 60.0  # only ends a test that hangs
+
+lasting = functools.partial(connect_zookeeper, session_ms=LASTING_MS, connect_s=CONNECT_S_MAX)
+"""Opens a store whose session no stall ends."""
 
 
 @contextlib.asynccontextmanager
@@ -25,13 +33,23 @@ async def connected(server, root, session_ms=LASTING_MS, **settings):
     """A store. A stall may end a short session while the root is created: connect again."""
 
     def connect():
-        return connect_zookeeper(server, chroot=root, session_ms=session_ms, **settings)
+        return lasting(server, chroot=root, session_ms=session_ms, **settings)
 
     store = await (connect() if session_ms >= LASTING_MS else patient(connect))
     try:
         yield store
     finally:
         await store.close()
+
+
+async def refused(reason, server, **settings):
+    """Try to connect. On a busy machine a short wait may end before an attempt has its reason."""
+    for connect_s in (1.0, 5.0, CONNECT_S_MAX):
+        with pytest.raises(MetadataUnavailable) as failed:
+            await connect_zookeeper(server, connect_s=connect_s, **settings)
+        if re.search(reason, str(failed.value)):
+            return
+    raise failed.value
 
 
 def end_session(server, proxy, store):

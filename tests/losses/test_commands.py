@@ -16,7 +16,6 @@ import pytest
 from gateway.topics.catalog import IDS, NAMES
 from ledger.adapters.open_bookies import open_bookies
 from ledger.adapters.system.clock import SystemClock
-from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.client.update_metadata import LedgerMetadataStore
@@ -29,6 +28,7 @@ from ledger.streams.segment_store import create_streams, log_root
 from ledger.streams.stream import Stream, StreamServices
 from tests.command_output import check_output
 from tests.ledger.follow_rig import NoState, data_of
+from tests.ledger.zookeeper_rig import lasting
 from tests.losses.rig import STREAM, TOPIC, TOPIC_ID
 from tests.peers import install
 from tests.peers.bookie import BookieProcess
@@ -38,7 +38,7 @@ RECORDS = 5
 
 async def write_and_lose(zookeeper):
     """A topic whose only segment lacks its last entry, offsets 5 to 7. Returns the ledger."""
-    store = await connect_zookeeper(zookeeper)
+    store = await lasting(zookeeper)
     discovery = Discovery(store)
     await discovery.start()
     bookies = open_bookies(discovery.registered, BookieTransport.TCP, None)

@@ -7,17 +7,17 @@ from collections.abc import Awaitable, Callable
 
 from ledger.adapters.links.link_config import TlsFiles
 from ledger.adapters.open_bookies import open_bookies
-from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client import metadata_format
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.ports.bookies import BookieTransport, ReadReply, Status
 from ledger.registry import layout
 from ledger.registry.discovery import Discovery
+from tests.ledger.zookeeper_rig import lasting
 from tests.peers.zookeeper import ZooKeeper
 from tests.sim.bookie_world import KEY, entry_buffers
 
-WAIT_S_MAX = 30.0
+WAIT_S_MAX = 60.0
 
 
 class Cluster:
@@ -28,7 +28,7 @@ class Cluster:
         self._tls = tls
 
     async def __aenter__(self) -> Cluster:
-        self.store = await connect_zookeeper(self._zookeeper, session_ms=20_000)
+        self.store = await lasting(self._zookeeper)
         await layout.init_layout(self.store, lambda: "11111111-2222-3333-4444-555555555555")
         self.discovery = Discovery(self.store)
         await self.discovery.start()

@@ -20,13 +20,13 @@ from pathlib import Path
 import pytest
 
 from ledger.adapters.links.link_config import TlsFiles
-from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.ids import BookieId
 from ledger.ports.bookies import BookieInfo, Status
 from ledger.registry.cookie import cookie_path, decode
 from ledger.registry.layout import read_instance_id
 from ledger.registry.limbo_bookies import announced_limbo
 from tests.ledger.authority import Authority
+from tests.ledger.zookeeper_rig import lasting
 from tests.node.cluster_rig import Cluster
 from tests.peers.bookie import BookieProcess
 from tests.peers.copies import copy_at_work
@@ -414,7 +414,7 @@ def test_a_log_without_its_standing_is_no_new_bookie_and_makes_no_cluster(bookie
 
 def is_made(zookeeper: ZooKeeper, chroot: str) -> bool:
     async def main() -> bool:
-        store = await connect_zookeeper(zookeeper.servers)
+        store = await lasting(zookeeper.servers)
         try:
             return await store.exists(chroot)
         finally:
@@ -491,7 +491,7 @@ def test_a_signal_ends_it_while_it_waits(tmp_path):
     bookie = BookieProcess(tmp_path / "bookie", f"127.0.0.1:{free_port()}")
     with ended_with(bookie):
         bookie.begin()
-        bookie.process.wait_output("does not answer", 20.0)
+        bookie.process.wait_output("does not answer", 60.0)
         assert bookie.stop() == 0
         assert "Traceback" not in bookie.output()
 

@@ -12,13 +12,13 @@ import time
 import pytest
 
 from ledger.adapters.open_bookies import open_bookies
-from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client import metadata_format
 from ledger.core.entry_format import master_key
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata
 from ledger.ports.bookies import BookieTransport, Status
 from ledger.registry.discovery import Discovery
 from ledger.repair.auditor import FULL_CHECK_TIME
+from tests.ledger.zookeeper_rig import lasting
 from tests.peers.bookie import BookieProcess
 from tests.peers.processes import wait_until
 from tests.repair.test_processes import Cluster
@@ -39,7 +39,7 @@ class View:
         self.zookeeper = zookeeper
 
     async def __aenter__(self):
-        self.store = await connect_zookeeper(self.zookeeper, session_ms=10_000)
+        self.store = await lasting(self.zookeeper)
         self.discovery = Discovery(self.store)
         await self.discovery.start()
         self.bookies = open_bookies(self.discovery.registered, BookieTransport.TCP, None)

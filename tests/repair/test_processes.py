@@ -13,12 +13,12 @@ import pytest
 
 from ledger.adapters.open_bookies import open_bookies
 from ledger.adapters.system.clock import SystemClock
-from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.client import LedgerClient
 from ledger.ports.bookies import BookieTransport
 from ledger.registry.discovery import Discovery
 from ledger.repair.election import current_auditor
 from tests.command_output import check_output
+from tests.ledger.zookeeper_rig import lasting
 from tests.peers import install
 from tests.peers.bookie import BookieProcess
 from tests.peers.processes import Process, wait_until
@@ -100,7 +100,7 @@ class Cluster:
 
 
 async def unregister(zookeeper, bookie):
-    store = await connect_zookeeper(zookeeper)
+    store = await lasting(zookeeper)
     try:
         await store.delete(f"/ledgers/available/{bookie}")
     finally:
@@ -109,7 +109,7 @@ async def unregister(zookeeper, bookie):
 
 async def write(zookeeper, ack_quorum=2):
     """Closed ledgers of three copies, of which `ack_quorum` are sure; returns their ids."""
-    store = await connect_zookeeper(zookeeper)
+    store = await lasting(zookeeper)
     discovery = Discovery(store)
     await discovery.start()
     bookies = open_bookies(discovery.registered, BookieTransport.TCP, None)
@@ -156,7 +156,7 @@ def test_after_kill_9_of_a_bookie_the_list_drains_to_zero_by_itself_and_all_copi
 
     first.kill()  # the auditor; the other one takes over
     cluster.bookies[1].start()
-    wait_until(lambda: len(cluster.named()) == 4, "the bookie to be back", 30.0)
+    wait_until(lambda: len(cluster.named()) == 4, "the bookie to be back", 60.0)
     lost = cluster.bookies[2]
     cluster.lose(lost)
     wait_until(lambda: cluster.named()[lost.id] == 0, "the second loss to be mended", 60.0)
@@ -168,7 +168,7 @@ def test_after_kill_9_of_a_bookie_the_list_drains_to_zero_by_itself_and_all_copi
 
 async def auditor(zookeeper):
     """The id of the elected auditor, or None."""
-    store = await connect_zookeeper(zookeeper)
+    store = await lasting(zookeeper)
     try:
         return await current_auditor(store)
     finally:

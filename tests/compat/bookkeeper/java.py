@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from ledger.adapters.zookeeper.zookeeper_metadata import ZooKeeperMetadata, connect_zookeeper
+from ledger.adapters.zookeeper.zookeeper_metadata import ZooKeeperMetadata
+from tests.ledger.zookeeper_rig import lasting
 from tests.peers import install
 from tests.peers.bookkeeper import JVM_QUIET
 from tests.peers.java_tools import JVM_SHORT
@@ -65,7 +66,7 @@ class Java:
         trace: TracebackType | None,
     ) -> None:
         try:
-            self._process.communicate(timeout=20)  # the end of its input ends it
+            self._process.communicate(timeout=60)  # the end of its input ends it
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
@@ -89,7 +90,7 @@ class Cluster:
         """What `step` returns, on a session that lasts as long as it does."""
 
         async def main() -> T:
-            store = await connect_zookeeper(self._zookeeper.servers, chroot=self._root)
+            store = await lasting(self._zookeeper.servers, chroot=self._root)
             try:
                 return await step(store)
             finally:
