@@ -12,6 +12,7 @@ from ledger.bookie.tcp_server import TcpServer
 from ledger.ports.bookies import Status
 from ledger.wire.bookie_frames import AddBatchWriter, FrameKind
 from ledger.wire.tcp_frames import decode_tcp_welcome, hello_frame
+from tests import leaping_loop
 from tests.ledger.bookie_rig import KEY
 from tests.ledger.remote_world import CONFIG, Client, Served
 from tests.peers.processes import until
@@ -20,18 +21,9 @@ from tests.sim.bookie_world import entry_bytes
 ENDS_S_MAX = 60.0
 
 
-class LeapingLoop(asyncio.SelectorEventLoop):
-    """A loop with sockets whose clock a test may put forward, so that long limits end at once."""
-
-    leapt_s = 0.0
-
-    def time(self):
-        return super().time() + self.leapt_s
-
-
 async def leap(server, seconds):
     """Let this time pass, and the server look at its connections afterwards."""
-    asyncio.get_running_loop().leapt_s += seconds
+    leaping_loop.leap(seconds)
     before = server._sweeper
     await until(lambda: server._sweeper is not before, "a look at all connections")
 

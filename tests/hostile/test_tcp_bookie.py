@@ -36,7 +36,6 @@ from ledger.wire.tcp_frames import (
 )
 from tests.hostile.tcp_attack import (
     GOOD_ADD,
-    LeapingLoop,
     Raw,
     Said,
     adds_message,
@@ -45,6 +44,7 @@ from tests.hostile.tcp_attack import (
     leap,
     raw_frame,
 )
+from tests.leaping_loop import leaping
 from tests.ledger.bookie_rig import KEY
 from tests.ledger.remote_world import Client, Served
 from tests.ledger.test_remote_bookies import Holding
@@ -53,7 +53,6 @@ from tests.peers.processes import until
 from tests.sim.bookie_world import entry_bytes
 
 pytestmark = pytest.mark.real_loop
-leaping = pytest.mark.real_loop(loop=LeapingLoop)
 
 MIB = 1 << 20
 
@@ -350,7 +349,7 @@ async def test_fences_reads_cancellations_and_calls_are_answered_while_adds_have
         holding = Full(served.bookie)
         server = TcpServer(holding, TcpServerConfig(queue_bytes_max=500_000))
         port = await server.start("127.0.0.1", 0)
-        async with Client() as client, asyncio.timeout(20):
+        async with Client() as client, asyncio.timeout(60):
             client.places[served.id] = BookieInfo(port=port)
             told = [client.add(served.id, entry, bytes(100_000)) for entry in range(1, 100)]
             await until(lambda: server._window.used >= 500_000, "no more room")
@@ -378,7 +377,7 @@ def reads(numbers, max_bytes=3 * MIB):
 
 
 async def test_a_reader_that_takes_no_responses_does_not_stop_adds(tmp_path):
-    async with Served(tmp_path) as served, Client(served) as client, asyncio.timeout(30):
+    async with Served(tmp_path) as served, Client(served) as client, asyncio.timeout(60):
         for entry in range(4):
             assert await client.add(served.id, entry, bytes(MIB // 2)) is Status.OK
         raw = await Raw.welcomed(served.port, served.id)
@@ -398,7 +397,7 @@ async def test_a_reader_that_takes_no_responses_does_not_stop_adds(tmp_path):
 
 async def test_statuses_of_adds_overtake_a_large_response(tmp_path):
     """The bookie's answers to 40 adds come between the pieces of reads that were asked before."""
-    async with Served(tmp_path) as served, Client(served) as client, asyncio.timeout(30):
+    async with Served(tmp_path) as served, Client(served) as client, asyncio.timeout(60):
         for entry in range(4):
             assert await client.add(served.id, entry, bytes(4 * MIB)) is Status.OK
         raw = await Raw.welcomed(served.port, served.id)
@@ -446,7 +445,7 @@ async def test_a_client_that_takes_no_answer_is_disconnected_and_its_room_is_fre
 
 async def test_short_answers_that_a_client_does_not_take_are_bounded_in_memory(tmp_path):
     """An answer of 23 bytes takes some hundred in memory."""
-    async with Served(tmp_path) as served, asyncio.timeout(30):
+    async with Served(tmp_path) as served, asyncio.timeout(60):
         server = TcpServer(served.bookie, TcpServerConfig(answer_bytes_max=MIB))
         raw = await Raw.welcomed(await server.start("127.0.0.1", 0), served.id)
         raw.writer.transport.pause_reading()
@@ -467,7 +466,7 @@ async def test_short_answers_that_a_client_does_not_take_are_bounded_in_memory(t
 
 
 async def test_too_many_waiting_reads_end_the_connection(tmp_path, said):
-    async with Served(tmp_path) as served, Client(served) as client, asyncio.timeout(30):
+    async with Served(tmp_path) as served, Client(served) as client, asyncio.timeout(60):
         for entry in range(4):
             assert await client.add(served.id, entry, bytes(MIB // 2)) is Status.OK
         raw = await Raw.welcomed(served.port, served.id)
