@@ -49,7 +49,7 @@ def _write_until_plots_have_lines(bootstrap: str, origin: str) -> None:
     def has_points() -> bool:
         for number in range(40):
             producer.produce("invoices", f"invoice {number}".encode())
-        producer.flush(10)
+        producer.flush(60)
         with urlopen(f"{origin}/api/v1/history?series=bytes_in", timeout=60) as answer:
             lines = json.load(answer)["lines"]
         known = [each for line in lines for each in line["points"] if each is not None]

@@ -24,7 +24,7 @@ RECORDS_AT_MS = 1_777_550_400_000  # 2026-04-30 12:00 UTC
 ORDERS = 120
 _CITIES = ("Oslo", "Lima", "Cork", "Kyiv", "Graz")
 _ADDRESS = re.compile(r"page: (http://\S+?)/?\s")
-_WAIT_S_MAX = 20.0
+_WAIT_S_MAX = 60.0
 
 # A path of each page of gateway/http/rows.py, by its name.
 EXAMPLES = {

@@ -41,7 +41,7 @@ COMMANDS: Mapping[str, Command] = {
     "explain": Command(("explain", "orders", "0", "1"), 116, 60),
 }
 COMMAND_S_MAX = 60.0
-_WRITTEN_S_MAX = 20.0
+_WRITTEN_S_MAX = 60.0
 _HOME = b"\x1b[H"  # a screen is drawn from the upper left
 _FONTS = re.compile(r"\s*@font-face \{\{.*?\}\}", re.DOTALL)
 _COMMENT = re.compile(r"\s*<!--.*?-->", re.DOTALL)

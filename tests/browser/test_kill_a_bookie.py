@@ -52,7 +52,7 @@ class Load:
             self._producer.produce("orders", f"order {number}".encode(), on_delivery=self._done)
             self._producer.poll(0)
             number += 1
-        self._producer.flush(30)
+        self._producer.flush(60)
 
     def _done(self, error: object, _: object) -> None:
         if error is None:
@@ -69,7 +69,7 @@ def cluster(tmp_path):
     try:
         bootstrap = running.up("--http-port", str(port), "--http-write")["bootstrap"]
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic("orders", 3, 3)])["orders"].result(30)
+        admin.create_topics([NewTopic("orders", 3, 3)])["orders"].result(60)
         yield bootstrap, f"http://127.0.0.1:{port}"
     finally:
         running.run("down")

@@ -30,7 +30,7 @@ OPTIONS = ("--group-initial-rebalance-delay-ms", "0")
 LED_S_MAX = 120.0
 ASK_S_MAX = 2.0
 EXPIRE_S_MAX = 30.0
-KILLED_S_MAX = 10.0
+KILLED_S_MAX = 60.0
 
 
 def cpu_ticks() -> tuple[int, int]:

@@ -78,7 +78,7 @@ class Paced:
 
     def end(self) -> None:
         self._ending.set()
-        self._thread.join(30.0)
+        self._thread.join(60)
         assert self._producer.flush(60.0) == 0
 
 

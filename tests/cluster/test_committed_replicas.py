@@ -48,7 +48,7 @@ class Writer:
         for partition, each in values.items():
             for value in each:
                 self._producer.produce(TOPIC, value, partition=partition)
-        self._producer.flush(10)
+        self._producer.flush(60)
         meanwhile()
         try:
             if commit:

@@ -224,7 +224,7 @@ def read(topic, bootstrap, count):
 
 def brokers(bootstrap):
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    return admin.list_topics(timeout=30.0).brokers
+    return admin.list_topics(timeout=60).brokers
 
 
 def test_what_is_killed_by_its_printed_id_comes_back_on_its_port(tmp_path):
@@ -245,7 +245,7 @@ def test_what_is_killed_by_its_printed_id_comes_back_on_its_port(tmp_path):
             assert f"{name:<14} pid {pid} " in make.output()
             os.kill(pid, signal.SIGKILL)
             again = f"{name} ended with -9, started again: pid "
-            make.wait_output(again, 30.0)
+            make.wait_output(again, 60.0)
         wait_until(lambda: len(brokers(bootstrap)) == 3, "three gateways again", 60.0, pause_s=0.2)
         log = tmp_path / "cluster" / "bookie-1.log"
         wait_until(lambda: log.read_text().count("started bookie=") == 2, "the bookie", 60.0)

@@ -29,7 +29,7 @@ def produce(gateway, count):
     producer = Producer({"bootstrap.servers": gateway.bootstrap, "linger.ms": 0})
     for number in range(count):
         producer.produce("orders", b"v" * 100, b"%d" % number, partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
 
 def files_of(world):

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.proof
 
 # The form in which each lays out a cluster, and the level of metadata.version
 RELEASES = {"f3a6cd8": (0, 29), "c17f799": (1, 29), "b0dcebb": (2, 30)}
-FOLLOWED_S_MAX = 30.0
+FOLLOWED_S_MAX = 60.0
 NEWEST = {"gateway.version": 3, "metadata.version": 30, "transaction.version": 2}
 NEW_CLUSTER = {**NEWEST, "group.version": 1}  # an earlier one has no log segments
 
@@ -80,9 +80,9 @@ def count(gateway, topic):
     reader = consumer(gateway, "count")
     try:
         places = [TopicPartition(topic, index) for index in range(PARTITIONS)]
-        ends = sum(reader.get_watermark_offsets(place, timeout=30)[1] for place in places)
+        ends = sum(reader.get_watermark_offsets(place, timeout=60)[1] for place in places)
         reader.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
-        read = reader.consume(ends, timeout=30)
+        read = reader.consume(ends, timeout=60)
         assert not [each.error() for each in read if each.error()]
         return len(read)
     finally:

@@ -32,7 +32,7 @@ def test_workers_are_brokers_that_come_back_when_killed_and_leave_on_one_signal(
         wait_until(lambda: all_run in gateway.output(), all_run, 60.0)
         settings_file(tmp_path).write_text("a worker that starts again does not read this")
         admin = AdminClient({"bootstrap.servers": addresses(ports), "log_level": 0})
-        wait_until(lambda: brokers(admin) == everyone, "three brokers", 30.0)
+        wait_until(lambda: brokers(admin) == everyone, "three brokers", 60.0)
         make_topic(addresses(ports), "flights", PARTITIONS, 3)
         load = Load(addresses(ports), "flights", "one", pause_s=0.015)
         try:
@@ -41,10 +41,10 @@ def test_workers_are_brokers_that_come_back_when_killed_and_leave_on_one_signal(
             os.kill(workers(gateway)[1], signal.SIGKILL)
             more(load, "a producer to go on")
             missed = re.compile(r'event="a worker ended" worker=\d reason="exit code 137"')
-            wait_until(lambda: missed.search(gateway.output()), "a worker to be missed", 30.0)
+            wait_until(lambda: missed.search(gateway.output()), "a worker to be missed", 60.0)
             # The dead one is in the list until its session ends, so that alone proves nothing.
-            wait_until(lambda: starts(gateway) > runs, "another in its place", 30.0)
-            wait_until(lambda: brokers(admin) == everyone, "it to be back", 30.0)
+            wait_until(lambda: starts(gateway) > runs, "another in its place", 60.0)
+            wait_until(lambda: brokers(admin) == everyone, "it to be back", 60.0)
             more(load, "a producer to go on")
         finally:
             told = load.end()

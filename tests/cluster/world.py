@@ -131,7 +131,7 @@ class World(Lifecycle):
             self.clients.append((log, started[-1]))
             self._logs.append(log)
         for process in started:
-            process.wait_output("started", 30.0)
+            process.wait_output("started", 60.0)
         return started
 
     def retire(self, client: tuple[Path, Process]) -> None:
@@ -455,7 +455,7 @@ class World(Lifecycle):
             self.zookeeper.kill()
 
 
-def wait(condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
+def wait(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
     """As `wait_until`, for what is dear to look at: a session, or a parse of all logs."""
     wait_until(condition, what, timeout_s, pause_s=LOOK_S)
 

@@ -74,7 +74,7 @@ def send(gateway: Gateway, topic: str, numbers: range) -> None:
     producer = Producer({"bootstrap.servers": gateway.bootstrap, "linger.ms": 0})
     for number in numbers:
         producer.produce(topic, b"%d" % number, partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
 
 @pytest.fixture(scope="module")

@@ -87,7 +87,7 @@ def test_a_client_within_a_quota_takes_the_time_of_its_bytes(
     server_under_test: Broker = request.getfixturevalue(server)
     topic, client = f"quota-{server}", f"limited-{server}"
     admin = AdminClient({"bootstrap.servers": server_under_test.bootstrap})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
     alter(
         server_under_test,
         client,
@@ -109,7 +109,7 @@ def test_a_client_within_a_quota_takes_the_time_of_its_bytes(
 def created(admin: AdminClient, topic: str, partitions: int) -> str:
     """Return Kafka's name of the error and its text, or "" if the topic was created."""
     try:
-        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(60)
     except KafkaException as failed:
         error = failed.args[0]
         return f"{error.name()}: {error.str()}"

@@ -148,9 +148,9 @@ def answers(kind, directory):
         found["broker"] = asked.described(BROKER, broker, *keys)
         found["of the broker"] = asked.described(GROUP, "g", SESSION, BEAT, INTERVAL)
         found["changes"] = [asked.alter(each, values) for each, values in CHANGES]
-        wait_until(lambda: asked.described(GROUP, "g", BEAT)[BEAT][0] == "1000", "a config", 30.0)
+        wait_until(lambda: asked.described(GROUP, "g", BEAT)[BEAT][0] == "1000", "a config", 60.0)
         name = f"group.{INTERVAL}"
-        wait_until(lambda: asked.described(BROKER, broker, name)[name][0] == "3000", "it", 30.0)
+        wait_until(lambda: asked.described(BROKER, broker, name)[name][0] == "3000", "it", 60.0)
         found["group"] = asked.described(GROUP, "g", SESSION, BEAT, INTERVAL)
         found["configured"] = asked.joined()
     with started(kind, directory / kind, NARROW) as server:

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.process, pytest.mark.proof]
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_SSL", "SASL_PLAINTEXT")
 PASSWORD = "marked-secret-7Qz"
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class SecureGateway(Gateway):

@@ -49,7 +49,7 @@ LISTENERS = {
     "SHORT": "SASL_SSL",
 }
 PASSWORD = "marked-secret-7Qz"
-WAIT_S = 20.0
+WAIT_S = 60.0
 SHORT_S, WRITES_S = 2, 5
 CLOSED = "closed"  # the topic that only the admin may use
 KAFKAJS, OLDER = "2.2.4", "3.9.1"

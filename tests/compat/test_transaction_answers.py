@@ -140,7 +140,7 @@ def topic_on_oracle(oracle: Broker) -> Broker:
     """Apache Kafka with the topic of the scripts."""
     producer = Producer({"bootstrap.servers": oracle.bootstrap})
     producer.produce(TOPIC, b"the topic exists", partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     # Kafka creates the transaction log for the first client that looks for its coordinator.
     Producer({"bootstrap.servers": oracle.bootstrap, "transactional.id": "a"}).init_transactions(60)
     return oracle

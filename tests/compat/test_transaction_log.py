@@ -60,7 +60,7 @@ def test_kafkas_formatter_prints_our_records(broker: Broker, unused: Unused, ver
     for metadata in stored:
         key, value = encode_key(metadata.transactional_id), encode_value(metadata, version)
         producer.produce(topic, value, key, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     at = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--partition", "0")
     words = ("--from-beginning", "--max-messages", str(len(stored)), "--timeout-ms", "30000")
     printed = java_tools.run(java_tools.CONSOLE_CONSUMER, *at, *words, "--formatter", FORMATTER)
@@ -116,7 +116,7 @@ def test_our_records_are_kafkas_byte_for_byte(tmp_path):
         for commit in (True, False):
             producer.begin_transaction()
             producer.produce("orders", b"one", partition=0)
-            producer.flush(30)
+            producer.flush(60)
             (producer.commit_transaction if commit else producer.abort_transaction)(60)
         records = records_of_kafka(kafka, 7)
     seen = []

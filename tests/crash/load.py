@@ -88,7 +88,7 @@ class Load:
     def end(self) -> Acknowledged:
         """Everything sent has its answer."""
         self._ending.set()
-        self._thread.join(30.0)
+        self._thread.join(60)
         left = self._producer.flush(120.0)
         assert left == 0, f"{left} records of {self._name} were never answered"
         return self.told

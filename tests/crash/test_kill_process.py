@@ -59,7 +59,7 @@ class Member:
 
     def end(self) -> None:
         self._ending.set()
-        self._thread.join(30.0)
+        self._thread.join(60)
         self._consumer.close()
 
 
@@ -97,7 +97,7 @@ def test_what_was_acknowledged_survives_kill_9(
     with Gateway(tmp_path / "data", options) as gateway:
         make_topic(gateway.bootstrap, "load")
         members = [Member(gateway.bootstrap, "load", "readers") for _ in range(2)]
-        wait_until(lambda: settled(members), "the group to settle", 30.0)
+        wait_until(lambda: settled(members), "the group to settle", 60.0)
         before = [len(member.assignments) for member in members]
         loads = [Load(gateway.bootstrap, "load", f"p{n}") for n in range(2)]
         for _ in range(kills):

@@ -131,7 +131,7 @@ def consume_in_group(bootstrap: str, count: int, distance: int) -> tuple[pandas.
     finally:
         for member in members:
             member.enough.set()
-            member.join(30)
+            member.join(60)
     names = ["partition", "offset", "carrier", "line", "hour_ms"]
     frame = pandas.DataFrame([row for one in members for row in one.rows], columns=names)
     unique = frame.drop_duplicates(["partition", "offset"])

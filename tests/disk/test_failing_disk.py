@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.real_loop, pytest.mark.proof]
 
 
 def run(*words: object) -> None:
-    subprocess.run(list(map(str, words)), check=True, timeout=30)
+    subprocess.run(list(map(str, words)), check=True, timeout=60)
 
 
 @contextmanager

@@ -122,4 +122,4 @@ def produced(gateway, topic, records, partition=0, timestamp=None):
     for number in range(records):
         when = {} if timestamp is None else {"timestamp": timestamp + 1000 * number}
         producer.produce(topic, str(number), partition=partition, **when)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0

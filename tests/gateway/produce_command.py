@@ -55,7 +55,7 @@ def records(broker, topic, partitions=1):
     found = []
     for index in range(partitions):
         place = TopicPartition(topic, index, 0)
-        _, end = reader.get_watermark_offsets(place, timeout=30)
+        _, end = reader.get_watermark_offsets(place, timeout=60)
         reader.assign([place])
         got = []
         while len(got) < end:
@@ -74,6 +74,6 @@ def values(broker, topic, partitions=1):
 
 def end_offset(broker, topic):
     reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none"})
-    _, end = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
+    _, end = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=60)
     reader.close()
     return end

@@ -69,7 +69,7 @@ class Pages:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         kept = {"retention.ms": "-1", **configs}
         for made in admin.create_topics([NewTopic(name, partitions, copies, config=kept)]).values():
-            made.result(30)
+            made.result(60)
 
     def write(self, topic, records, **settings):
         """Write rows of key, value, headers and partition; times rise by a second."""
@@ -77,7 +77,7 @@ class Pages:
         for number, (key, value, headers, partition) in enumerate(records):
             at_ms = FIRST_MS + 1000 * number
             producer.produce(topic, value, key, partition, headers=headers or None, timestamp=at_ms)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
 
 @contextmanager

@@ -168,7 +168,7 @@ def test_help_loads_neither_the_protocol_nor_asyncio():
 
 def test_ctrl_c_exits_with_130_and_no_traceback(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.settimeout(30)
+        silent.settimeout(60)
         port = silent.getsockname()[1]
         argv = heeding([install.gateway_python(), "-m", "gateway", "topic", "list"])
         with Process([*argv, "-b", f"127.0.0.1:{port}"], tmp_path / "log") as command:
@@ -176,7 +176,7 @@ def test_ctrl_c_exits_with_130_and_no_traceback(tmp_path):
             with peer:
                 assert peer.recv(4)  # it has asked and now waits for an answer
                 command.send_signal(signal.SIGINT)
-                assert command.wait_exit(30.0) == 130
+                assert command.wait_exit(60.0) == 130
     assert "Traceback" not in command.output()
 
 

@@ -38,7 +38,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory):
         producer.init_transactions(30)
         producer.begin_transaction()
         producer.produce("t", b"1", partition=1)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         reader = consumer(broker, "busy")
         reader.subscribe(["t"])
         wait_until(lambda: reader.poll(0.1) and reader.assignment(), "an assignment")

@@ -135,7 +135,7 @@ def sent(gateway, **settings):
 
 def outcomes(gateway, **settings):
     producer, told = sent(gateway, **settings)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     return told
 
 
@@ -165,7 +165,7 @@ def test_a_gateway_without_room_says_so_once_and_writes_again_when_there_is_room
             words = ["mount", "-o", f"remount,size={LARGE_BYTES}", str(place)]
             subprocess.run(words, check=True)
             gateway.process.wait_for(lambda: lines_of(gateway, AGAIN), AGAIN, S_MAX)
-            assert patient.flush(30) == 0
+            assert patient.flush(60) == 0
             assert written == [None] * PARTITIONS
             assert len(lines_of(gateway, SHORT)) == 1
 

@@ -189,7 +189,7 @@ async def test_a_process_with_a_large_reply_that_nobody_reads_ends():
     while not stdout._buffer:
         await asyncio.sleep(0)
     asking.cancel()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await asyncio.gather(asking, return_exceptions=True)
     assert process.pid is None
 

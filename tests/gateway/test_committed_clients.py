@@ -62,7 +62,7 @@ async def with_aiokafka(port, level):
         consumer.assign([at])
         wanted = (await consumer.end_offsets([at]))[at]
         offsets = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not offsets or await consumer.position(at) < wanted:
                 found = await consumer.getmany(timeout_ms=100)
                 offsets += [record.offset for record in found.get(at, [])]

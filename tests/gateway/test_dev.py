@@ -22,7 +22,7 @@ from ledger.command_line.program import flags_of
 from tests.peers.gateway import Gateway
 from tests.peers.processes import Process
 
-START_S_MAX = 30
+START_S_MAX = 60
 COMMAND = [sys.executable, "-m", "gateway"]
 PORTS = ["--port", "0", "--ledger-port", "0", "--no-http-port"]
 IMPORTS = "import sys, gateway.process.embedded, gateway.process.assemble, gateway.handlers.table"

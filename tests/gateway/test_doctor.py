@@ -59,7 +59,7 @@ def set_config(broker, kind, name, key, value, op=AlterConfigOpType.SET):
     resource = ConfigResource(kind, name, incremental_configs=[entry])
     client = admin(broker)
     for done in client.incremental_alter_configs([resource]).values():
-        done.result(30)
+        done.result(60)
 
 
 def test_a_healthy_gateway_fails_no_check(gateway):
@@ -209,7 +209,7 @@ def test_a_bundle_has_no_records_and_no_secrets(gateway, tmp_path):
         reader.close()
     producer = Producer({"bootstrap.servers": gateway.bootstrap})
     producer.produce("private", "hunter2-record", key="hunter2-record", partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     set_config(gateway, ResourceType.BROKER, "0", KEYSTORE, "hunter2-keystore")
     log = tmp_path / "gateway.log"
     log.write_text(

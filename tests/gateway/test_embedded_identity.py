@@ -27,7 +27,7 @@ from tests.gateway.test_dev import COMMAND, PORTS
 from tests.peers.copies import copy_at_work
 
 pytestmark = pytest.mark.real_loop
-START_S_MAX = 30
+START_S_MAX = 60
 
 
 @asynccontextmanager

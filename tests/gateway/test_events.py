@@ -239,7 +239,7 @@ def test_following_prints_new_events_until_ctrl_c(gateway):
         produced(gateway, "later", 1)
         assert json.loads(process.stdout.readline())["topic"] == "later"
         process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=20)
+        out, errors = process.communicate(timeout=60)
     assert (process.returncode, out, errors) == (130, "", "")
 
 
@@ -251,7 +251,7 @@ def test_following_ends_with_the_reader_of_its_output(gateway):
     ) as process:
         assert process.stdout.readline()
         process.stdout.close()
-        assert process.wait(timeout=20) == 141
+        assert process.wait(timeout=60) == 141
         assert process.stderr.read() == ""
 
 

@@ -51,7 +51,7 @@ def gateway(tmp_path_factory):
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         for value in (b"first", b"\x1b[31mred", b"last"):
             producer.produce("orders", value, partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         yield broker
 
 

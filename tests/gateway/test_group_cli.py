@@ -145,7 +145,7 @@ def test_undoing_gives_back_the_metadata_of_the_commit(cli, group, gateway):
     moved(cli, group, "--all-topics", "--to-earliest")
     moved(cli, group, "--undo")
     reader = consumer(gateway, group)
-    (found,) = reader.committed([TopicPartition("t", 0)], timeout=30)
+    (found,) = reader.committed([TopicPartition("t", 0)], timeout=60)
     reader.close()
     assert (found.offset, found.metadata) == (4, "mine")
 

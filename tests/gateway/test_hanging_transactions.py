@@ -36,7 +36,7 @@ def transact(port, name, *places):
     for number in range(RECORDS):
         for topic, partition in places:
             producer.produce(topic, f"{name} {number}", partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     return producer
 
 
@@ -56,7 +56,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory):
         admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{broker.port}"})
         topics = [NewTopic(name, 4, 1) for name in (TOPIC, ABORTED, UNWRITTEN)]
         for made in admin.create_topics(topics).values():
-            made.result(30)
+            made.result(60)
         transact(broker.port, "lost", (TOPIC, 0), (TOPIC, 2), (ABORTED, 3), (UNWRITTEN, 0))
     asyncio.run(lose_log(data))
     # Another port, so that the producer, which lives on, does not reach it.
@@ -103,7 +103,7 @@ def test_a_transaction_without_a_coordinator_is_found_and_one_with_is_not(cli):
 def test_a_hanging_transaction_is_aborted_and_readers_go_on(cli, gateway):
     producer = Producer({"bootstrap.servers": f"127.0.0.1:{gateway.port}"})
     producer.produce(ABORTED, "behind", partition=3)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     assert hanging(cli, "--topic", ABORTED) == [(ABORTED, 3, 0)]
     assert committed(gateway.port, ABORTED, 3) == []
     words = ("abort", ABORTED, "3", "--start-offset", "0")

@@ -62,7 +62,7 @@ class Loader:
 
         for value in values:
             self.producer.produce(topic, value, partition=partition, on_delivery=acknowledged)
-        assert self.producer.flush(30) == 0
+        assert self.producer.flush(60) == 0
         return max(offsets)
 
 
@@ -98,7 +98,7 @@ async def until_past(follower, offset, moved):
 
 async def refreshed(scan):
     """Tried again while the gateway is away."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 return await scan.refresh()
@@ -422,7 +422,7 @@ async def test_a_reader_goes_on_when_the_gateway_was_killed_and_is_back(tmp_path
             scan = await scan_of(storage, "survivor")
             await asyncio.to_thread(broker.restart, kill=True)
             await asyncio.to_thread(loader.send, "survivor", *[b"y"] * 10)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await renewed.wait()
             await refreshed(scan)
             assert scan.end_sequence_id == 20

@@ -49,7 +49,7 @@ from tests.sim.loop import SimClock
 from tests.sim.metadata import SimMetadata
 
 HERE, THERE, OLD, OTHER = 3, 5, 7, 9
-START_S_MAX = 30.0
+START_S_MAX = 60.0
 OURS = {
     "OUT": Listener("OUT", "0.0.0.0", 9092, "localhost", 9092),
     "IN": Listener("IN", "0.0.0.0", 29092, "gateway-3", 29092),

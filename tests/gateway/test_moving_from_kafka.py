@@ -56,25 +56,25 @@ def sides(request, tmp_path_factory):
 def create(bootstrap, topic, **config):
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for made in admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=config)]).values():
-        made.result(30)
+        made.result(60)
 
 
 def delete_all(bootstrap):
     """Delete all topics: the script of the page copies each of them."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    names = [name for name in admin.list_topics(timeout=30).topics if not name.startswith("_")]
+    names = [name for name in admin.list_topics(timeout=60).topics if not name.startswith("_")]
     for deleted in admin.delete_topics(names).values() if names else ():
-        deleted.result(30)
-    groups = [each.group_id for each in admin.list_consumer_groups().result(30).valid]
+        deleted.result(60)
+    groups = [each.group_id for each in admin.list_consumer_groups().result(60).valid]
     for gone in admin.delete_consumer_groups(groups).values() if groups else ():
-        gone.result(30)
+        gone.result(60)
 
 
 def setting(bootstrap, topic, key):
     resource = ConfigResource(ResourceType.TOPIC, topic)
     admin = AdminClient({"bootstrap.servers": bootstrap})  # kept until the answer is there
     (found,) = admin.describe_configs([resource]).values()
-    return found.result(30)[key].value
+    return found.result(60)[key].value
 
 
 class Writer:
@@ -98,7 +98,7 @@ class Writer:
     def plain(self, bootstrap, *counts):
         producer = Producer({"bootstrap.servers": bootstrap})
         self.committed += self._send(producer, counts)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
     def transaction(self, bootstrap, *counts, commit=True):
         settings = {"bootstrap.servers": bootstrap, "transactional.id": f"t{self.number}"}
@@ -110,7 +110,7 @@ class Writer:
             producer.commit_transaction(30)
             self.committed += sent
         else:
-            assert producer.flush(30) == 0
+            assert producer.flush(60) == 0
             producer.abort_transaction(30)
         wait_ended(bootstrap, TOPIC, PARTITIONS)  # before its markers others may write
 
@@ -210,7 +210,7 @@ def write(bootstrap, topic, keys, first_ms=FIRST_MS):
     producer = Producer({"bootstrap.servers": bootstrap})
     for number, key in enumerate(keys):
         producer.produce(topic, b"value", key, 0, timestamp=first_ms + number)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def commit(bootstrap, group, topic, offset, metadata=""):
@@ -291,7 +291,7 @@ def test_an_open_transaction_is_refused_and_an_aborted_one_is_a_gap(sides):
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(topic, b"value", "c", 0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     code, out, errors = copy(sides, group, "--execute", "-o", "json")
     assert (code, out) == (1, "")
     assert json.loads(errors)["code"] == "OPEN_TRANSACTION"

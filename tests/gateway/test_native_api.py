@@ -70,7 +70,7 @@ def send(gateway, topic, count):
     producer = Producer({"bootstrap.servers": gateway.bootstrap, "linger.ms": 0})
     for number in range(count):
         producer.produce(topic, b"%d" % number, partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
 
 def test_a_program_follows_a_topic_and_counts_gaps(gateway, tmp_path):

@@ -73,7 +73,7 @@ def read(page, topic, count, partition=0):
 
 
 def topics(page):
-    return AdminClient({"bootstrap.servers": page.bootstrap}).list_topics(timeout=30).topics
+    return AdminClient({"bootstrap.servers": page.bootstrap}).list_topics(timeout=60).topics
 
 
 # produce

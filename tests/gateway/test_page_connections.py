@@ -93,7 +93,7 @@ def test_each_change_by_the_page_is_one_event_of_its_principal(page):
 def test_a_change_by_another_client_is_an_event_as_before(page):
     before = events.newest
     admin = Admin({"bootstrap.servers": page.rig.bootstrap})
-    admin.create_topics([NewTopic("theirs", 1, 1)])["theirs"].result(30)
+    admin.create_topics([NewTopic("theirs", 1, 1)])["theirs"].result(60)
     assert changes(before) == [(ANONYMOUS, "127.0.0.1", "CREATE", "TOPIC:theirs")]
 
 

@@ -186,7 +186,7 @@ def test_too_few_bookies_are_named_in_the_log_and_to_the_creator_of_a_topic(clus
     settings = {"bootstrap.servers": gateway.bootstrap, "log_level": 0, "acks": "all"}
     producer = Producer(settings | {"retries": 0})
     producer.produce("orders", b"x", on_delivery=lambda error, _: told.append(error))
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     assert told == [None]
 
     for bookie in bookies[:2]:

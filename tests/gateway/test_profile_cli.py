@@ -340,7 +340,7 @@ def test_of_two_processes_that_write_none_loses_a_profile(file, tmp_path):
 def test_a_disk_without_room_keeps_the_old_file(file, tmp_path):
     write(file, TEXT)
     run = Process([sys.executable, "-c", FULL], tmp_path / "log")
-    wait_until(lambda: run.exit_code is not None, 30)
+    wait_until(lambda: run.exit_code is not None, "the run to end")
     assert run.exit_code == 74, run.output()
     assert "cannot write" in run.output() and "Traceback" not in run.output()
     assert (file.read_text(), left(file)) == (TEXT, ["config.toml", "config.toml.lock"])

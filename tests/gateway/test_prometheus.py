@@ -144,7 +144,7 @@ def write_records(bootstrap, count, topic="t"):
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(count):
         producer.produce(topic, str(number), key=str(number % 3 if topic == "c" else number))
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def test_promtool_finds_only_the_sums_of_kafka_exporter(gateway):
@@ -161,7 +161,7 @@ def test_promtool_finds_only_the_sums_of_kafka_exporter(gateway):
 class Prometheus(ServerProcess):
     """Debian's Prometheus with our rules, scraping these addresses by job."""
 
-    start_s_max = 30.0
+    start_s_max = 60.0
 
     def __init__(self, data, jobs):
         super().__init__(data)

@@ -56,7 +56,7 @@ def page(tmp_path_factory):
         started.write("cut", [("k", str(n), [], 0) for n in range(9)])
         admin = AdminClient({"bootstrap.servers": started.bootstrap})
         for each in admin.delete_records([TopicPartition("cut", 0, 5)]).values():
-            each.result(30)
+            each.result(60)
         yield started
 
 
@@ -220,7 +220,7 @@ def offset_of(page, group):
     admin = AdminClient({"bootstrap.servers": page.bootstrap})
     asked = [ConsumerGroupTopicPartitions(group)]
     (answer,) = admin.list_consumer_group_offsets(asked).values()
-    (row,) = answer.result(30).topic_partitions
+    (row,) = answer.result(60).topic_partitions
     return row.offset
 
 

@@ -102,7 +102,7 @@ class World:
         try:
             result = self.dispatcher.start(request, handle)
             if inspect.isawaitable(result):
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     result = await result
         except ConnectionEnds:
             return None
@@ -122,7 +122,7 @@ class World:
             self.facts = made.value
 
     async def _settled(self, key, version, fields):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 answer = await self.ask(key, version, fields, ADMIN)
                 if not any(f"{code.name}:" in repr(answer) for code in NOT_YET):

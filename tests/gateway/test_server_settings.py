@@ -63,7 +63,7 @@ EACH = pytest.mark.parametrize(
     ("command", "name"), [(command, row.name) for command in TABLES for row in TABLES[command][1]]
 )
 ORIGINS = ("default", "file", "environment", "flag")
-START_S_MAX = 30
+START_S_MAX = 60
 
 
 def accepts(row, text):

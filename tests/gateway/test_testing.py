@@ -107,7 +107,7 @@ def test_its_own_directory_outlives_it(tmp_path):
     for value in (b"1", b"2"):
         with gateway:
             write(gateway.bootstrap, "orders", value)
-            topics = AdminClient({"bootstrap.servers": gateway.bootstrap}).list_topics(timeout=30)
+            topics = AdminClient({"bootstrap.servers": gateway.bootstrap}).list_topics(timeout=60)
             assert len(topics.topics["orders"].partitions) == 3
     assert (tmp_path / "kept" / "metadata.sqlite").exists()
 
@@ -167,7 +167,7 @@ def test_a_fork_neither_stops_it_nor_keeps_it_alive(tmp_path):
     """Children of multiprocessing inherit the pipe by which the gateway sees its owner's end."""
     argv = [sys.executable, "-c", FORKS, str(tmp_path / "data")]
     with Process(argv, tmp_path / "holder.log") as holder:
-        holder.wait_output("HOLDS", 30.0)
+        holder.wait_output("HOLDS", 60.0)
         _, pid, bootstrap, child = holder.output().split()
         write(bootstrap, "orders", b"1")
         assert is_alive(int(child))
@@ -213,11 +213,11 @@ def test_a_folder_named_gateway_does_not_hide_it(monkeypatch, tmp_path):
 def test_it_ends_with_the_process_that_started_it_even_killed(tmp_path):
     argv = [sys.executable, "-c", HOLDS_ONE, str(tmp_path / "data")]
     with Process(argv, tmp_path / "holder.log") as holder:
-        holder.wait_output("HOLDS", 30.0)
+        holder.wait_output("HOLDS", 60.0)
         _, pid, bootstrap = holder.output().split()
         write(bootstrap, "orders", b"1")
         holder.send_signal(signal.SIGKILL)
-        holder.wait_exit(30.0)
+        holder.wait_exit(60.0)
         wait_until(lambda: not is_alive(int(pid)), "the gateway ends")
     with Gateway(data=tmp_path / "data") as gateway:
         assert values_in(gateway.bootstrap, "orders", 1) == [b"1"]
@@ -250,8 +250,8 @@ def test_orders(ledger_gateway, ledger_topic, number, worker_id):
     server = {"bootstrap.servers": ledger_gateway.bootstrap}
     producer = Producer(server)
     producer.produce(ledger_topic("orders"), b"1")
-    assert producer.flush(30) == 0
-    topic = AdminClient(server).list_topics(ledger_topic("orders"), timeout=30)
+    assert producer.flush(60) == 0
+    topic = AdminClient(server).list_topics(ledger_topic("orders"), timeout=60)
     assert ledger_topic("orders") == ledger_topic("orders")
     print(f"USED {worker_id} {ledger_gateway.bootstrap} {ledger_topic('orders')}")
 """

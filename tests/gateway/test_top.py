@@ -304,11 +304,11 @@ def test_jsonl_is_a_look_on_each_line_until_ctrl_c(gateway, tmp_path):
     with Process(
         argv(*words), tmp_path / "out", environment(gateway), errors=tmp_path / "errors"
     ) as process:
-        process.wait_for(lambda: process.output().count("\n") >= 1, "the first look", 30)
+        process.wait_for(lambda: process.output().count("\n") >= 1, "the first look", 60)
         produced(gateway, "growing", 100)
-        process.wait_for(lambda: process.output().count("\n") >= 4, "more looks", 30)
+        process.wait_for(lambda: process.output().count("\n") >= 4, "more looks", 60)
         process.send_signal(signal.SIGINT)
-        assert process.wait_exit(30) == 130
+        assert process.wait_exit(60.0) == 130
     out = process.log.read_text()
     check_output(("top", *words), out)
     looks = [json.loads(line) for line in out.splitlines()]
@@ -351,7 +351,7 @@ class Terminal:
             self.read(0.2)
             return bool(self.screens()) and accepts("\n".join(self.screens()[-1]))
 
-        wait_until(drawn, "a screen", 30)
+        wait_until(drawn, "a screen", 60)
 
     def close(self):
         os.close(self.ours)
@@ -396,7 +396,7 @@ def test_sigterm_ends_the_live_view_also_while_no_server_answers(gateway, termin
         try:
             terminal.wait_for(lambda screen: "no answer for 1 s" in screen)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 143
+            assert process.wait(60) == 143
         finally:
             gateway.resume()
     check_left(terminal)
@@ -412,7 +412,7 @@ def test_a_server_that_goes_away_is_a_line_and_the_view_goes_on_until_ctrl_c(gat
         gateway.start()
         terminal.wait_for(lambda screen: "readers" in screen and "no figures" not in screen)
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
     check_left(terminal)
     assert {len(screen) for screen in terminal.screens()} == {24}
     assert max(text_width(line) for screen in terminal.screens() for line in screen) <= 80

@@ -59,7 +59,7 @@ def write(server, topic, count, first_ms=None, partition=0):
     for number in range(count):
         when = {} if first_ms is None else {"timestamp": first_ms + 1000 * number}
         producer.produce(topic, VALUE, partition=partition, **when)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def now_ms():

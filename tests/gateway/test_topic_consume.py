@@ -51,7 +51,7 @@ def server(request, tmp_path_factory):
                 timestamp=FIRST_MS + 1000 * number,
                 headers=[("trace", str(number)), ("trace", "twice"), ("none", None)],
             )
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         yield broker
 
 
@@ -67,7 +67,7 @@ def create(broker, name, partitions=1):
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     kept = {"retention.ms": "-1"}  # records of 2020
     for made in admin.create_topics([NewTopic(name, partitions, 1, config=kept)]).values():
-        made.result(30)
+        made.result(60)
 
 
 def writer(broker, **more):
@@ -78,7 +78,7 @@ def write(broker, topic, values, **more):
     producer = writer(broker, **more)
     for value in values:
         producer.produce(topic, value, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def argv(*words):
@@ -189,7 +189,7 @@ def test_json_lines_are_what_was_written(server):
     producer = writer(server)
     for value, key, headers in records:
         producer.produce("copied", value, key=key, headers=headers, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     lines = consumed(server, "copied", "-o", "jsonl").decode().splitlines()
     found = [decode_record(line) for line in lines]
     assert [(each.value, each.key, list(each.headers)) for each in found] == records
@@ -225,7 +225,7 @@ def transaction(server, topic, name, values, *, commit):
     producer.begin_transaction()
     for value in values:
         producer.produce(topic, value, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     if commit is None:
         return producer
     _ = producer.commit_transaction(30) if commit else producer.abort_transaction(30)
@@ -533,7 +533,7 @@ def hostile(tmp_path_factory):
             headers = {"h": text, f"n{controls[2:]}": b"\x1b[31m\xff"}
             producer.produce("hostile", text, key=text, headers=headers, partition=0)
             producer.produce("hostile", text.encode() + b"\x1b\xff", key=b"\x9b\x1b", partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         yield broker
 
 

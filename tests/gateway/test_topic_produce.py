@@ -154,7 +154,7 @@ def test_records_with_a_key_go_where_kafkas_clients_send_them(broker):
     producer = Producer(java)
     for key in keys:
         producer.produce(other, key=key)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     places, wanted = ({each[2]: each[0] for each in records(broker, t, 5)} for t in (topic, other))
     assert places == wanted
 
@@ -264,7 +264,7 @@ def test_a_line_of_50_mb_is_refused_with_its_size_and_little_memory(gateway):
         child.stdin.flush()
         wait_until(lambda: end_offset(gateway, topic) == 1, "the line before to be written")
         assert peak_bytes(child.pid) < MEMORY_BYTES_MAX
-        _, errors = child.communicate(timeout=30)
+        _, errors = child.communicate(timeout=60)
     assert child.returncode == 1
     assert "line 2: the record has 50000000 bytes, and" in errors.decode()
 
@@ -346,7 +346,7 @@ def test_without_authorization_the_exit_code_is_77(kafka, may_describe):
     if may_describe:
         granted.append(acl(topic, "User:ANONYMOUS", AclOperation.DESCRIBE))
     for each in admin.create_acls(granted).values():
-        each.result(30)
+        each.result(60)
     code, out, errors = produce(kafka, topic, data=b"a\n")
     assert (code, errors.count("\n")) == (77, 1)
     assert out == (f"wrote 0 records to {topic}\n" if may_describe else "")
@@ -366,7 +366,7 @@ def test_a_server_that_dies_meanwhile_is_reported_with_what_was_written(tmp_path
             child.stdin.flush()
             wait_until(lambda: end_offset(dying, topic) == 1, "the first record")
             dying.kill()
-            out, errors = child.communicate(b"b\nc\n", timeout=30)
+            out, errors = child.communicate(b"b\nc\n", timeout=60)
     assert (child.returncode, out.decode()) == (69, f"wrote 1 record to {topic}\n")
     late = f"{topic} did not acknowledge the record of line 2 within 1s"
     unknown = "2 records without acknowledgement may be written"
@@ -375,13 +375,13 @@ def test_a_server_that_dies_meanwhile_is_reported_with_what_was_written(tmp_path
 
 def test_a_port_that_answers_nothing_is_interrupted_at_once():
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.settimeout(30)
+        silent.settimeout(60)
         with running(f"127.0.0.1:{silent.getsockname()[1]}", "orders") as child:
             peer, _ = silent.accept()
             with peer:
                 assert peer.recv(4)
                 child.send_signal(signal.SIGINT)
-                assert child.wait(30) == 130
+                assert child.wait(60) == 130
                 assert child.stderr.read() == b""
 
 
@@ -424,7 +424,7 @@ def test_a_named_pipe_is_read_to_its_end(gateway, tmp_path):
     with running(gateway, topic, str(pipe)) as child:
         with pipe.open("wb") as writer:
             writer.write(b"a\nb")
-        out, errors = child.communicate(timeout=30)
+        out, errors = child.communicate(timeout=60)
     assert (out.decode(), errors) == (f"wrote 2 records to {topic}\n", b"")
 
 
@@ -434,7 +434,7 @@ def test_ctrl_c_counts_what_was_acknowledged(broker, topic):
         child.stdin.flush()
         wait_until(lambda: end_offset(broker, topic) == 2, "both lines to be written")
         child.send_signal(signal.SIGINT)
-        assert child.wait(30) == 130
+        assert child.wait(60) == 130
         assert child.stdout.read() == b""
         assert child.stderr.read().decode() == f"wrote 2 records to {topic}\n"
 
@@ -445,7 +445,7 @@ def test_a_closed_stdout_ends_the_command_quietly(gateway, form):
     os.close(read_end)
     words = (gateway, created(gateway), "-o", form)
     with os.fdopen(write_end, "w") as closed, running(*words, stdout=closed) as child:
-        _, errors = child.communicate(b"a\n", timeout=30)
+        _, errors = child.communicate(b"a\n", timeout=60)
     assert (child.returncode, errors) == (141, b"")
 
 
@@ -453,7 +453,7 @@ def test_a_closed_stdout_ends_the_command_quietly(gateway, form):
 def test_a_full_disk_under_stdout_is_one_line(gateway, form):
     words = (gateway, created(gateway), "-o", form)
     with open("/dev/full", "w") as full, running(*words, stdout=full) as child:
-        _, errors = child.communicate(b"a\n", timeout=30)
+        _, errors = child.communicate(b"a\n", timeout=60)
     assert child.returncode == 74
     assert errors.count(b"\n") == 1
     assert b"cannot write: No space left on device" in errors
@@ -469,7 +469,7 @@ def test_a_person_gets_the_offset_of_each_line(broker, topic):
             while f"{topic}/0 offset {offset}".encode() not in shown:
                 shown += os.read(ours, 4096)
         os.write(ours, b"\x04")
-        assert child.wait(30) == 0
+        assert child.wait(60) == 0
         assert child.stderr.read() == b""
     with suppress(OSError):  # EIO: nothing holds the other side
         shown += os.read(ours, 4096)

@@ -101,7 +101,7 @@ def test_ctrl_c_during_the_last_flush_writes_no_record_twice(gateway, acks, line
             assert stands(child)
             child.send_signal(signal.SIGINT)
             assert stands(child)
-        assert child.wait(30) == 130
+        assert child.wait(60) == 130
         errors = child.stderr.read().decode()
     found = values(gateway, topic)
     assert errors == f"wrote {len(found)} records to {topic}\n"
@@ -137,7 +137,7 @@ def test_after_sigterm_the_unknown_outcomes_are_counted(gateway):
             child.send_signal(signal.SIGTERM)
             assert stands(child)
             child.send_signal(signal.SIGTERM)
-            assert child.wait(30) == 143
+            assert child.wait(60) == 143
         found = json.loads(child.stderr.read())
     assert (found["records"], found["unacknowledged"]) == (1, 2)
 
@@ -157,7 +157,7 @@ def test_a_command_that_stood_still_itself_reads_the_acknowledgement(gateway):
             assert stands(child)
         child.send_signal(signal.SIGCONT)
         pipe.end(b"three\n")
-        assert (child.wait(30), child.stderr.read()) == (0, b"")
+        assert (child.wait(60), child.stderr.read()) == (0, b"")
         assert child.stdout.read().decode() == f"wrote 3 records to {topic}\n"
 
 
@@ -218,7 +218,7 @@ def test_a_topic_that_was_deleted_meanwhile_is_named(gateway):
         delete = ("topic", "delete", topic, "--yes")
         assert invoke(*delete, bootstrap=gateway.bootstrap)[0] == 0
         pipe.end(b"two\n")
-        assert child.wait(30) == 1
+        assert child.wait(60) == 1
         assert f"{topic} has no partition 0 any more; it was" in child.stderr.read().decode()
 
 

@@ -44,7 +44,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory):
     with Gateway(tmp_path_factory.mktemp("data")) as broker:
         admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{broker.port}"})
         for made in admin.create_topics([NewTopic("orders", 3, 1)]).values():
-            made.result(30)
+            made.result(60)
         connection = Connection(("127.0.0.1", broker.port))
         producer(connection, broker.port, "idle")
         pay = producer(connection, broker.port, "pay")

@@ -67,10 +67,10 @@ class Supervised:
         return [int(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     def wait_said(self, words):
-        self.process.wait_output(words, 20.0)
+        self.process.wait_output(words, 60.0)
 
     def wait_exit(self):
-        return self.process.wait_exit(20.0)
+        return self.process.wait_exit(60.0)
 
 
 def gone(pid):
@@ -117,7 +117,7 @@ def test_a_worker_that_is_killed_starts_again_and_the_others_do_not_notice(tmp_p
     with Supervised(tmp_path, SERVES, SERVES) as supervised:
         supervised.wait_said("gateways started")
         os.kill(supervised.pids(0)[0], signal.SIGKILL)
-        wait_until(lambda: len(supervised.pids(0)) == 2, "the worker to be started again", 20.0)
+        wait_until(lambda: len(supervised.pids(0)) == 2, "the worker to be started again", 60.0)
         supervised.wait_said('event="a worker ended" worker=0 reason="exit code 137"')
         assert len(supervised.pids(1)) == 1
         assert supervised.process.output().count("gateways started") == 1
@@ -145,7 +145,7 @@ def test_without_what_they_need_the_first_start_fails_and_later_ones_are_repeate
     with Supervised(tmp_path / "later", wanting) as supervised:
         supervised.wait_said("gateways started")
         os.kill(supervised.pids(0)[0], signal.SIGKILL)
-        wait_until(lambda: len(supervised.pids(0)) == 3, "a third start", 20.0)
+        wait_until(lambda: len(supervised.pids(0)) == 3, "a third start", 60.0)
         supervised.wait_said('reason="exit code 69"')
 
 
@@ -167,8 +167,8 @@ def test_workers_end_politely_when_their_supervisor_is_killed(tmp_path):
         (worker,) = supervised.pids(0)
         assert worker in process_tree(supervised.process.pid)
         supervised.process.send_signal(signal.SIGKILL)
-        wait_until((tmp_path / "ended").exists, "the worker to end", 20.0)
-        wait_until(lambda: gone(worker), "the worker to be gone", 20.0)
+        wait_until((tmp_path / "ended").exists, "the worker to end", 60.0)
+        wait_until(lambda: gone(worker), "the worker to be gone", 60.0)
 
 
 def test_long_lines_and_lines_in_pieces_arrive_whole(tmp_path):

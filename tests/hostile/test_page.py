@@ -108,7 +108,7 @@ def gateway(tmp_path_factory):
 
 
 def port_of(gateway):
-    gateway.process.wait_output("page: ", 30.0)
+    gateway.process.wait_output("page: ", 60.0)
     return int(re.search(r"page: http://127\.0\.0\.1:(\d+)/", gateway.process.output())[1])
 
 

@@ -100,7 +100,7 @@ class Client:
 
     async def add_until(self, status: Status, bookie: BookieId, entry: int) -> None:
         """Adds, again and again, until that is the answer."""
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(60.0):
             while await self.add(bookie, entry) is not status:
                 await asyncio.sleep(0.005)
 
@@ -109,7 +109,7 @@ class Child(ServerProcess):
     """A bookie in a process of its own, in the directory `path`."""
 
     name = "a bookie behind a server"
-    start_s_max = 30.0
+    start_s_max = 60.0
 
     def argv(self) -> list[str]:
         return [sys.executable, "-m", "tests.ledger.remote_world", str(self.data), current()]

@@ -31,7 +31,7 @@ async def main():
     del blocks[1::2]
     kept = resident() - before
     returning = start_returning_memory(0.01)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while resident() - before > kept // 4:
             await asyncio.sleep(0.01)
     returning.cancel()

@@ -62,7 +62,7 @@ async def cluster(tmp_path):
     opened = await open_local_bookie(tmp_path, config=CONFIG)
     one = Cluster(opened.bookie)
     await one.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         yield one
     await one.stop()
     await opened.close()

@@ -125,8 +125,8 @@ async def test_a_surprise_in_the_thread_of_syncs_ends_the_process(tmp_path):
         raise MemoryError("in a thread")
 
     lost = sync(raises)
-    assert await asyncio.wait_for(ended, 30) == ("a disk sync", "in a thread")
-    assert await asyncio.wait_for(sync(lambda: None), 30) is None  # the thread serves the others
+    assert await asyncio.wait_for(ended, 60) == ("a disk sync", "in a thread")
+    assert await asyncio.wait_for(sync(lambda: None), 60) is None  # the thread serves the others
     assert not lost.done()
     file.close()
     disk.close()

@@ -311,7 +311,7 @@ async def test_a_process_that_starts_without_room_says_what_is_short(zookeeper, 
         async with Cluster(chroot) as cluster:
             await cluster.until_registered(bookie.id, read_only=True)
             assert await cluster.add(bookie.id, 1, 0) is Status.READ_ONLY
-        bookie.process.wait_output("short of room", 30.0)
+        bookie.process.wait_output("short of room", 60.0)
         (line,) = (one for one in bookie.process.output().splitlines() if "short of room" in one)
         free, needed = (int(number) for number in re.findall(r"_bytes=(\d+)", line))
         assert free < needed and needed >= wanted

@@ -24,7 +24,7 @@ from ledger.node.serve import serve
 from ledger.repair.config import RepairConfig
 from tests.peers.processes import free_port
 
-ENDS_S_MAX = 30
+ENDS_S_MAX = 60
 
 
 def bookie(*words: object) -> tuple[int, list[str], str]:

@@ -25,7 +25,7 @@ _STARTED = re.compile(r"^started bookie=(\S+) address=(\S+):(\d+)$", re.MULTILIN
 class BookieProcess(ServerProcess):
     """One bookie. `zookeeper` is what `--zookeeper` takes, chroot included."""
 
-    start_s_max = 30.0
+    start_s_max = 60.0
     again_after = frozenset({os.EX_UNAVAILABLE})
 
     def __init__(

@@ -47,7 +47,7 @@ class TookTooLong(AssertionError):
 
 
 def wait_until(
-    condition: Callable[[], T], what: str, timeout_s: float = 30.0, *, pause_s: float = 0.01
+    condition: Callable[[], T], what: str, timeout_s: float = 60.0, *, pause_s: float = 0.01
 ) -> T:
     """Return the first true value of `condition`, or raise TookTooLong after `timeout_s`.
 
@@ -64,7 +64,7 @@ def wait_until(
         pause.wait(pause_s)
 
 
-async def until(condition: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
+async def until(condition: Callable[[], T], what: str, timeout_s: float = 60.0) -> T:
     """Wait as `wait_until` does, in the time of the running loop, real or simulated."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
@@ -444,7 +444,7 @@ class ServerProcess(Lifecycle):
         """Start it and wait until it serves."""
         return self.begin().wait_started()
 
-    def wait_exit(self, timeout_s: float = 30.0) -> int:
+    def wait_exit(self, timeout_s: float = 60.0) -> int:
         """Wait until it exits on its own; return its exit code."""
         return self.process.wait_exit(timeout_s)
 

@@ -86,5 +86,5 @@ class Registry(ServerProcess):
             json.dumps(body).encode(),
             {"Content-Type": CONTENT},
         )
-        with urllib.request.urlopen(request, timeout=30.0) as answer:
+        with urllib.request.urlopen(request, timeout=60.0) as answer:
             return int(json.load(answer)["id"])

@@ -88,7 +88,7 @@ class S3Server(ServerProcess):
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
         """Send one signed request; return its status and body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30.0)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60.0)
         try:
             signed = _signed(method, path, f"127.0.0.1:{self.port}", body)
             connection.request(method, path, body, {**(headers or {}), **signed})

@@ -56,7 +56,7 @@ class ZooKeeper(ServerProcess):
     """
 
     name = "ZooKeeper"
-    start_s_max = 30.0
+    start_s_max = 60.0
     main = MAIN
     properties = PROPERTIES
     modes = ("standalone",)

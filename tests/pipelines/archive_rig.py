@@ -53,18 +53,18 @@ class Broker(NamedTuple):
 
     def create(self, topic: str, partitions: int = 1, **config: str) -> str:
         made = self.admin.create_topics([NewTopic(topic, partitions, config=config)])
-        made[topic].result(10)
+        made[topic].result(60)
         return topic
 
     def delete(self, topic: str) -> None:
-        self.admin.delete_topics([topic])[topic].result(10)
+        self.admin.delete_topics([topic])[topic].result(60)
 
     def add_partitions(self, topic: str, total: int) -> None:
-        self.admin.create_partitions([NewPartitions(topic, total)])[topic].result(10)
+        self.admin.create_partitions([NewPartitions(topic, total)])[topic].result(60)
 
     def truncate(self, topic: str, before: int) -> None:
         at = PartitionOffset(topic, 0, before)
-        self.admin.delete_records([at])[at].result(10)
+        self.admin.delete_records([at])[at].result(60)
 
     def produce(self, *ranges: OffsetRange, codec: str = "none") -> None:
         """Produce the records of these ranges, in batches of about ten."""
@@ -79,7 +79,7 @@ class Broker(NamedTuple):
                 timestamp=int(one.timestamp.timestamp() * 1000),
                 headers=list(one.headers or ()),
             )
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
     def produce_batch(self, topic: str, batch: bytes) -> None:
         """Produce a batch that no client library makes."""

@@ -77,7 +77,7 @@ def in_copy(bootstrap: str) -> Iterator[Placed]:
         }
     )
     places = [TopicPartition(COPY, partition, 0) for partition in range(steps.PARTITIONS)]
-    ends = sum(consumer.get_watermark_offsets(place, timeout=30.0)[1] for place in places)
+    ends = sum(consumer.get_watermark_offsets(place, timeout=60)[1] for place in places)
     consumer.assign(places)
     deadline = time.monotonic() + READ_S_MAX
     seen = 0

@@ -82,10 +82,10 @@ class World:
         admin = AdminClient({"bootstrap.servers": gateway.bootstrap})
         producer = Producer({"bootstrap.servers": gateway.bootstrap})
         for topic, values in self.values.items():
-            admin.create_topics([NewTopic(topic, 1)])[topic].result(10)
+            admin.create_topics([NewTopic(topic, 1)])[topic].result(60)
             for value in values:
                 producer.produce(topic, value, partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
     def _add(self, topic: str, value: bytes | None, expected: Expected) -> None:
         self.values[topic].append(value)

@@ -39,7 +39,7 @@ class Rig:
         self._program = change(text.replace('"data/delta"', repr(str(work / "delta"))))
         self.produced: list[dict[str, Any]] = []
         admin = AdminClient({"bootstrap.servers": gateway.bootstrap})
-        admin.create_topics([NewTopic("flights", 2)])["flights"].result(10)
+        admin.create_topics([NewTopic("flights", 2)])["flights"].result(60)
 
     def produce(self, numbers: range, round_number: int = 0) -> None:
         """Produce one record for each flight, in the partition of the flight."""
@@ -51,7 +51,7 @@ class Rig:
             producer.produce("flights", json.dumps(value), partition=partition)
             self.produced.append({**value, "partition": partition, "offset": ends[partition]})
             ends[partition] += 1
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
     def produce_without_flight(self) -> None:
         """Produce a tombstone, an empty value and an object without a flight."""
@@ -62,7 +62,7 @@ class Rig:
             miles = 3 if value else None
             row = {"flight": None, "hour": None, "miles": miles, "partition": 0, "offset": offset}
             self.produced.append(row)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
     def _started(self, stop: dict[str, Any]) -> RecipeRun:
         self._runs += 1

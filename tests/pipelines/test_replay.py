@@ -100,7 +100,7 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
                     timestamp=one.timestamp_ms,
                     headers=list(one.headers or ()),
                 )
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         archive = ParquetArchive(spark, str(work / "archive"))
         ranges = tuple(OffsetRange(SOURCE, each, 0, EACH) for each in range(PARTITIONS))
         topic_id = Topics(gateway.bootstrap).describe(SOURCE).topic_id or ""
@@ -117,7 +117,7 @@ def unused(world: World) -> Callable[[], str]:
 
 def new_topic(gateway: Gateway, name: str, partitions: int, config: dict[str, str]) -> str:
     client = AdminClient({"bootstrap.servers": gateway.bootstrap})
-    client.create_topics([NewTopic(name, partitions, config=config)])[name].result(10)
+    client.create_topics([NewTopic(name, partitions, config=config)])[name].result(60)
     return name
 
 

@@ -47,7 +47,7 @@ def topic(gateway: Gateway) -> Callable[[], str]:
 
 def new_topic(broker: Broker, name: str) -> str:
     client = AdminClient({"bootstrap.servers": broker.bootstrap})
-    client.create_topics([NewTopic(name, 1)])[name].result(10)
+    client.create_topics([NewTopic(name, 1)])[name].result(60)
     return name
 
 
@@ -274,7 +274,7 @@ def test_a_recreated_topic_is_not_written_to(gateway: Gateway, topic: Callable[[
     with pytest.raises(Stopped):
         writer(plan, gateway).write(stopping(records(), 500))
     client = AdminClient({"bootstrap.servers": gateway.bootstrap})
-    client.delete_topics([plan.target])[plan.target].result(10)
+    client.delete_topics([plan.target])[plan.target].result(60)
     new_topic(gateway, plan.target)
     with pytest.raises(JobError, match="recreated"):
         writer(plan, gateway).write(records())

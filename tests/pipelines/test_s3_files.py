@@ -181,7 +181,7 @@ def forwarded(port: int, change: Change) -> Iterator[str]:
 
 
 def _ask(port: int, method: str, path: str, body: bytes, headers: dict[str, str]) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30.0)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60.0)
     try:
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         for key, value in headers.items():

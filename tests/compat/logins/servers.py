@@ -85,7 +85,7 @@ def add_users(kafka: SecureKafka) -> None:
         found = _asked(kafka.port, 50, {"users": None}, version=0)
         return sum(len(each.credential_infos) for each in found.results) == len(rows)
 
-    wait_until(known, "the users", 20.0)
+    wait_until(known, "the users", 60.0)
 
 
 def _asked(port: int, key: int, fields: dict[str, Any], version: int = 0) -> Any:

@@ -11,7 +11,7 @@ from tests.gateway.secure_rig import Client
 
 API_VERSIONS, METADATA, HANDSHAKE, AUTHENTICATE = 18, 3, 17, 36
 USERS: Final = {"alice": "alice's secret", "bob": "bob's secret"}
-ANSWER_S_MAX: Final = 20.0
+ANSWER_S_MAX: Final = 60.0
 CLOSED: Final = "closed"
 
 
