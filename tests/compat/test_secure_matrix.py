@@ -169,7 +169,7 @@ def of_librdkafka(gateway, mechanism, password=PASSWORD, listener="LOGIN"):
 def delivered(settings, topic, seconds=0.0):
     """Write for this time. Returns the errors of deliveries, and their number."""
     errors, count, end = [], 0, time.monotonic() + seconds
-    producer = Producer({**settings, "message.timeout.ms": 8_000})
+    producer = Producer({**settings, "message.timeout.ms": 60_000})
     while True:
         producer.produce(topic, b"value", on_delivery=lambda error, _: errors.append(error))
         count += 1
