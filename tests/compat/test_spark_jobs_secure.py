@@ -7,10 +7,6 @@ names.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +14,7 @@ import pytest
 from gateway.admin.client_settings import SECRET_KEYS
 from gateway.pipelines.shared.kafka_servers import secrets_hidden
 from tests.compat.test_secure_dev import Started
-from tests.peers import spark as spark_peer
+from tests.peers.spark_jobs import JobSite
 
 pytestmark = [
     pytest.mark.compat,
@@ -28,20 +24,17 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 ROWS = 300
-JOB_S_MAX = 240.0
 TOPIC = "orders"
 
 
-class Site:
+class Site(JobSite):
     """A gateway with TLS, a user and ACLs, and a topic in it that was archived."""
 
     def __init__(self, directory):
-        self.directory = directory
         self.gateway = Started(directory / "data")
         self.properties = self.gateway.place / "client.properties"
         self.password = (self.gateway.place / "admin.password").read_text().strip()
-        self.events = directory / "events"
-        self.events.mkdir()
+        super().__init__(directory, [self.password])
         self.archive = directory / "archive"
         self.run("topic", "create", TOPIC, "-p", "2", *self.by_file())
         lines = "".join(f"record {number}\n" for number in range(ROWS))
@@ -63,35 +56,6 @@ class Site:
         }
         options = [f"--option=kafka.{key}={value}" for key, value in keys.items()]
         return ("-b", self.gateway.server, *options)
-
-    def run(self, *words, stdin="", code=0):
-        """Run a command; return what it printed."""
-        done = subprocess.run(
-            [sys.executable, "-m", "gateway", *words],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=JOB_S_MAX,
-            env={**os.environ, **spark_peer.environment(self.directory)},
-        )
-        assert done.returncode == code, f"{words[:3]}: {done.returncode}\n{done.stderr[-3000:]}"
-        assert self.password not in done.stdout + done.stderr
-        return done.stdout if code == 0 else done.stderr
-
-    def job(self, *words, code=0):
-        conf = spark_peer.conf_words(self.directory)
-        conf += ["--conf", "spark.eventLog.enabled=true", "--conf", "spark.eventLog.compress=false"]
-        conf += ["--conf", f"spark.eventLog.dir=file://{self.events}", "--master", "local[2]"]
-        told = self.run("job", *words, *conf, "-o", "json", code=code)
-        return json.loads(told if code == 0 else told.strip().splitlines()[-1])
-
-    def shown(self):
-        """Return all that Spark wrote about its queries: event files and its log."""
-        files = [each for each in self.events.rglob("*") if each.is_file()]
-        assert files
-        return "".join(
-            each.read_text(errors="replace") for each in [*files, *self.directory.glob("*.log")]
-        )
 
 
 @pytest.fixture(scope="module")

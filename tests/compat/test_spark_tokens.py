@@ -7,10 +7,7 @@ them, and the commands as processes of their own, each with a new Spark that wri
 from __future__ import annotations
 
 import json
-import os
 import ssl
-import subprocess
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -19,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
 from tests.compat.test_secure_matrix import MatrixGateway, certified
-from tests.peers import spark as spark_peer
+from tests.peers.spark_jobs import JobSite
 
 pytestmark = [
     pytest.mark.compat,
@@ -29,7 +26,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 ROWS = 100
-JOB_S_MAX = 240.0
 TOPIC = "orders"
 SECRET = "marked-secret-7Qz"
 PASSWORD = "changeit"
@@ -50,13 +46,11 @@ class _Granting(BaseHTTPRequestHandler):
         pass
 
 
-class Site:
+class Site(JobSite):
     """A gateway that takes tokens, a server that grants them, and a topic with records."""
 
     def __init__(self, directory, authority, gateway):
-        self.directory, self.authority, self.gateway = directory, authority, gateway
-        self.events = directory / "events"
-        self.events.mkdir()
+        self.authority, self.gateway = authority, gateway
         self.token = (authority.path / "token").read_text()
         self.server = HTTPServer(("127.0.0.1", 0), _Granting)
         self.server.asked, self.server.token = [], self.token
@@ -65,11 +59,17 @@ class Site:
         self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
         self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
         self.thread.start()
-        self.store = directory / "trusted.p12"
+        store = directory / "trusted.p12"
         trusted = x509.load_pem_x509_certificate(authority.trusted.read_bytes())
         entries = [pkcs12.PKCS12Certificate(trusted, b"ca")]
         hidden = BestAvailableEncryption(PASSWORD.encode())
-        self.store.write_bytes(pkcs12.serialize_java_truststore(entries, hidden))
+        store.write_bytes(pkcs12.serialize_java_truststore(entries, hidden))
+        super().__init__(
+            directory,
+            [SECRET, self.token],
+            {"CLIENT_SECRET": SECRET, "SSL_CERT_FILE": str(authority.trusted)},
+            f"-Djavax.net.ssl.trustStore={store} -Djavax.net.ssl.trustStorePassword={PASSWORD}",
+        )
 
     def close(self):
         self.server.shutdown()
@@ -93,44 +93,10 @@ class Site:
             f"{PREFIX}.scope": "kafka",
         }
 
-    def run(self, *words, stdin="", code=0):
-        environment = {
-            **os.environ,
-            **spark_peer.environment(self.directory),
-            "CLIENT_SECRET": SECRET,
-            "SSL_CERT_FILE": str(self.authority.trusted),
-        }
-        done = subprocess.run(
-            [sys.executable, "-m", "gateway", *words],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=JOB_S_MAX,
-            env=environment,
-        )
-        assert done.returncode == code, f"{words[:3]}: {done.returncode}\n{done.stderr[-3000:]}"
-        return done.stdout if code == 0 else done.stderr
-
-    def job(self, *words, kind, code=0):
-        java = spark_peer.settings(self.directory)["spark.driver.extraJavaOptions"]
-        java += f" -Djavax.net.ssl.trustStore={self.store}"
-        java += f" -Djavax.net.ssl.trustStorePassword={PASSWORD}"
-        conf = spark_peer.conf_words(self.directory)
-        conf += ["--conf", f"spark.driver.extraJavaOptions={java}"]
-        conf += ["--conf", "spark.eventLog.enabled=true", "--conf", "spark.eventLog.compress=false"]
-        conf += ["--conf", f"spark.eventLog.dir=file://{self.events}", "--master", "local[2]"]
+    def by(self, kind):
+        """Return the words by which a job reaches the gateway with a token of this kind."""
         options = [f"--option=kafka.{key}={value}" for key, value in self.keys(kind).items()]
-        place = ("-b", self.gateway.at("LOGIN"), *options)
-        told = self.run("job", *words, *place, *conf, "-o", "json", code=code)
-        return json.loads(told if code == 0 else told.strip().splitlines()[-1])
-
-    def shown(self):
-        """Return all that Spark wrote about its queries: event files and its log."""
-        files = [each for each in self.events.rglob("*") if each.is_file()]
-        assert files
-        return "".join(
-            each.read_text(errors="replace") for each in [*files, *self.directory.glob("*.log")]
-        )
+        return ("-b", self.gateway.at("LOGIN"), *options)
 
 
 @pytest.fixture(scope="module")
@@ -150,18 +116,19 @@ def site(tmp_path_factory):
 @pytest.mark.parametrize("kind", ["token", "server"])
 def test_a_topic_is_archived_and_replayed_with_a_token(site, kind):
     archive = site.directory / f"archive-{kind}"
-    done = site.job("archive", TOPIC, "--to", str(archive), kind=kind)
+    done = site.job("archive", TOPIC, "--to", str(archive), *site.by(kind))
     assert (done["offsets"], done["set_aside"]) == (ROWS, [])
     place = ("--from", str(archive), "--topic", TOPIC, "--to-topic", f"again-{kind}", "--create")
-    done = site.job("replay", *place, kind=kind)
+    done = site.job("replay", *place, *site.by(kind))
     assert done["records"] == done["written"] == ROWS
     shown = site.shown()
-    assert SECRET not in shown and site.token not in shown
+    assert not [each for each in site.secrets if each in shown]
     if kind == "server":  # the commands and Kafka's client in the JVM have asked it
         agents = {each.partition("/")[0] for each in site.server.asked}
         assert {"Python-urllib", "Java"} <= agents
 
 
 def test_a_token_that_has_ended_is_one_line(site):
-    told = site.job("archive", TOPIC, "--to", str(site.directory / "x"), kind="expired", code=1)
+    place = ("--to", str(site.directory / "x"))
+    told = site.job("archive", TOPIC, *place, *site.by("expired"), code=1)
     assert told["code"] == "SASL_AUTHENTICATION_FAILED"
