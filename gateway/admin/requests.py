@@ -205,9 +205,13 @@ def fail_request(error: Exception, output: FailureForm, more: str = "") -> NoRet
 
     if not isinstance(error, AdminError):
         fail(EXIT_UNREACHABLE, f"{error}{more}", "UNREACHABLE", output)
-    refused = error.code.endswith(("_AUTHORIZATION_FAILED", "_AUTHENTICATION_FAILED"))
-    message = f"{with_fix(error)}{more}"
-    fail(EXIT_REFUSED if refused else EXIT_FAILED, message, error.code, output)
+    fail(exit_code_of(error.code), f"{with_fix(error)}{more}", error.code, output)
+
+
+def exit_code_of(code: str) -> int:
+    """Return the exit code after a server returned this error: 77 if it denied a login or right."""
+    refused = code.endswith(("_AUTHORIZATION_FAILED", "_AUTHENTICATION_FAILED"))
+    return EXIT_REFUSED if refused else EXIT_FAILED
 
 
 def with_fix(error: AdminError) -> str:

@@ -25,7 +25,7 @@ from gateway.pipelines.audits.sources import (
     parse_source,
     prove_archive,
 )
-from gateway.pipelines.job import job_options, run_job, servers_of
+from gateway.pipelines.job import fail_job, job_options, run_job, servers_of
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_source import Isolation
 from gateway.pipelines.shared.partitions import TopicPartition
@@ -33,7 +33,7 @@ from gateway.pipelines.shared.topics import OffsetBounds
 from ledger.adapters.system.clock import SystemClock
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_DIFFERS, EXIT_OK
-from ledger.command_line.output import Output, emit, usage
+from ledger.command_line.output import Output, emit
 from ledger.command_line.program import Command, Value, option
 from ledger.command_line.progress import ProgressLine
 from ledger.command_line.shape import Shape
@@ -191,7 +191,7 @@ def audit(
             return _prove(source, master, conf, output)
         sources = source, parse_source(right)
     except JobError as error:
-        usage(str(error), output)
+        fail_job(error, output)
 
     def work(spark: SparkSession) -> AuditReport:
         with _progress() as on_step:
@@ -231,7 +231,8 @@ def accesses_of(
     options = {f"kafka.{key}": value for key, value in shared.client.items()}
     left = shared._replace(client=keys).with_options(options)
     right = shared._replace(bootstrap=right_bootstrap) if right_bootstrap else left
-    return left, right.with_options(right_options)
+    right = right.with_options(right_options)
+    return left.with_portable_login(), right.with_portable_login()
 
 
 def _prove(source: AuditSource, master: str, conf: Sequence[str], output: Output) -> int:

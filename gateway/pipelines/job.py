@@ -1,7 +1,8 @@
 """Code that the commands of all jobs share: options, the Spark session, exit codes.
 
 Exit codes: 0 done, 1 the job failed, 2 wrong usage, 3 an audit found differences, 69 no server
-reached, 130 Ctrl-C. A failure is one line on stderr, or JSON with `-o json`.
+reached, 77 a login or a right was refused, 78 the connection cannot be secured as configured, 130
+Ctrl-C. A failure is one line on stderr, or JSON with `-o json`.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from traceback import format_exception
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from gateway.admin.connection_settings import client_settings
-from gateway.admin.requests import bootstrap_option
+from gateway.admin.requests import bootstrap_option, exit_code_of
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.spark_errors import translate_spark_errors
 from ledger.command_line import units
@@ -124,7 +125,7 @@ def servers_of(bootstrap: str, options: Sequence[str], output: FailureForm) -> C
     try:
         return job_servers(client_settings(bootstrap), pairs_of("--option", options, output))
     except JobError as error:
-        fail(_exit_code(error), str(error), error.code, output)
+        fail_job(error, output)
 
 
 def run_job(
@@ -159,9 +160,9 @@ def run_job(
     except JobError as error:
         if is_verbose():
             print("".join(format_exception(error)), file=sys.stderr, end="")
-        fail(_exit_code(error), str(error), error.code, output)
+        fail_job(error, output)
     except AdminError as error:
-        fail(EXIT_FAILED, str(error), error.code, output)
+        fail(exit_code_of(error.code), str(error), error.code, output)
     except Unreachable as error:
         fail(EXIT_UNREACHABLE, str(error), "UNREACHABLE", output)
     except (LedgerError, OSError) as error:  # of the storage, when segments are read
@@ -192,9 +193,14 @@ def _stop(spark: SparkSession) -> None:
         spark.stop()
 
 
+def fail_job(error: JobError, output: FailureForm) -> NoReturn:
+    """End the command after an error of a job."""
+    fail(_exit_code(error), str(error), error.code, output)
+
+
 def _exit_code(error: JobError) -> int:
     if error.code == "UNREACHABLE":
         return EXIT_UNREACHABLE
     if error.code == "UNSUPPORTED_SECURITY":
         return EXIT_CONFIG
-    return EXIT_USAGE if error.code in _USAGE else EXIT_FAILED
+    return EXIT_USAGE if error.code in _USAGE else exit_code_of(error.code)

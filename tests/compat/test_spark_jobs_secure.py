@@ -87,7 +87,7 @@ def options(site, mechanism):
 
 def test_a_wrong_password_is_one_line(site):
     words = ("archive", TOPIC, "--to", str(site.archive), *site.by_options("PLAIN", "wrong"))
-    told = site.job(*words, code=1)
+    told = site.job(*words, code=77)
     assert told["code"] == "SASL_AUTHENTICATION_FAILED"
     assert "wrong" not in told["error"]
 

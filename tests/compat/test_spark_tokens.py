@@ -36,8 +36,10 @@ class _Granting(BaseHTTPRequestHandler):
     def do_POST(self):
         self.server.asked.append(self.headers["User-Agent"])
         self.rfile.read(int(self.headers["Content-Length"]))
-        answer = json.dumps({"access_token": self.server.token, "expires_in": 600}).encode()
-        self.send_response(200)
+        granted = {"access_token": self.server.token, "expires_in": 600}
+        refused = {"error": "invalid_client"}
+        answer = json.dumps(granted if self.server.status == 200 else refused).encode()
+        self.send_response(self.server.status)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)
@@ -53,7 +55,7 @@ class Site(JobSite):
         self.authority, self.gateway = authority, gateway
         self.token = (authority.path / "token").read_text()
         self.server = HTTPServer(("127.0.0.1", 0), _Granting)
-        self.server.asked, self.server.token = [], self.token
+        self.server.asked, self.server.token, self.server.status = [], self.token, 200
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(authority.path / "server.pem")
         self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
@@ -114,13 +116,16 @@ def site(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", ["token", "server"])
-def test_a_topic_is_archived_and_replayed_with_a_token(site, kind):
+def test_a_topic_is_archived_replayed_and_audited_with_a_token(site, kind):
     archive = site.directory / f"archive-{kind}"
     done = site.job("archive", TOPIC, "--to", str(archive), *site.by(kind))
     assert (done["offsets"], done["set_aside"]) == (ROWS, [])
     place = ("--from", str(archive), "--topic", TOPIC, "--to-topic", f"again-{kind}", "--create")
     done = site.job("replay", *place, *site.by(kind))
     assert done["records"] == done["written"] == ROWS
+    sides = (f"topic:{TOPIC}", f"topic:again-{kind}", "--align", "rank", "--allow-gaps")
+    done = site.job("audit", *sides, *site.by(kind))
+    assert (done["verdict"], done["records"]) == ("equal", {"left": ROWS, "right": ROWS})
     shown = site.shown()
     assert not [each for each in site.secrets if each in shown]
     if kind == "server":  # the commands and Kafka's client in the JVM have asked it
@@ -128,7 +133,21 @@ def test_a_topic_is_archived_and_replayed_with_a_token(site, kind):
         assert {"Python-urllib", "Java"} <= agents
 
 
-def test_a_token_that_has_ended_is_one_line(site):
-    place = ("--to", str(site.directory / "x"))
-    told = site.job("archive", TOPIC, *place, *site.by("expired"), code=1)
-    assert told["code"] == "SASL_AUTHENTICATION_FAILED"
+def refused(site, job, kind):
+    """Return the error of a job that gets no further than its login."""
+    words = {
+        "archive": (TOPIC, "--to", str(site.directory / "x")),
+        "audit": (f"topic:{TOPIC}", f"topic:{TOPIC}"),
+    }
+    return site.job(job, *words[job], *site.by(kind), code=77)
+
+
+@pytest.mark.parametrize("job", ["archive", "audit"])
+def test_a_token_that_has_ended_is_one_line(site, job):
+    assert refused(site, job, "expired")["code"] == "SASL_AUTHENTICATION_FAILED"
+
+
+@pytest.mark.parametrize("job", ["archive", "audit"])
+def test_a_server_that_grants_no_token_is_one_line(site, job, monkeypatch):
+    monkeypatch.setattr(site.server, "status", 401)
+    assert refused(site, job, "server")["code"] == "SASL_AUTHENTICATION_FAILED"

@@ -4,7 +4,9 @@ Method: the accesses of an audit of two clusters, and the keys that executors ge
 """
 
 import re
+import socket
 
+import click
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -13,8 +15,15 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from gateway.admin.client_settings import ClientSettings
 from gateway.pipelines.audit_command import accesses_of
 from gateway.pipelines.audits.sources import SourceAccess
+from gateway.pipelines.job import fail_job
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.kafka_servers import _pkcs8, job_servers, link_security
+from gateway.pipelines.shared.kafka_admin import _code_of
+from gateway.pipelines.shared.kafka_servers import (
+    _pkcs8,
+    expect_token,
+    job_servers,
+    link_security,
+)
 from gateway.pipelines.shared.session import REDACTED
 from gateway.pipelines.shared.token_options import (
     quoted,
@@ -23,6 +32,8 @@ from gateway.pipelines.shared.token_options import (
     with_token_urls,
 )
 from gateway.security.token_keys import HANDLER, HANDLERS, MODULE, URL
+from gateway.wire.client_link import Unreachable
+from ledger.command_line.output import Format
 
 KEYS = {"security.protocol": "SASL_SSL", "sasl.password": "of-here"}
 HERE = SourceAccess("here:9093")
@@ -100,6 +111,127 @@ def test_an_option_with_another_mechanism_takes_the_place_of_a_token():
     tokens = {f"kafka.{key}": value for key, value in keys.items()}
     for ordered in (tokens, dict(reversed(tokens.items()))):
         assert HERE._replace(client=scram).with_options(ordered).client == keys
+
+
+def test_a_token_takes_the_place_of_a_password_at_the_left_and_at_the_right(tmp_path):
+    token = {"sasl.mechanism": "OAUTHBEARER", URL: f"file:{token_file(tmp_path)}"}
+    options = {f"kafka.{key}": value for key, value in token.items()}
+    here = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": "ScramLoginModule required;",
+    }
+    left, right = accesses_of(HERE.with_options(options), here, "", {})
+    assert left == right
+    assert left.client == sent({URL: token[URL]})
+    left, right = accesses_of(HERE, here, "", options)
+    assert (left.client, right.client) == (here, sent({URL: token[URL]}))
+
+
+def test_an_audit_hands_kafkas_client_the_token_of_a_server_as_it_reads_it(monkeypatch):
+    monkeypatch.setenv("CLIENT_SECRET", "7Qz")
+    keys = {
+        **TOKEN_KEYS,
+        URL: "https://issuer.example/token",
+        f"{CREDENTIALS}.client.id": "spark",
+        f"{CREDENTIALS}.client.secret": "env:CLIENT_SECRET",
+    }
+    stores = {"ssl.truststore.type": "JKS", "ssl.truststore.location": "/trusted.jks"}
+    options = {f"kafka.{key}": value for key, value in (keys | stores).items()}
+    left, right = accesses_of(HERE.with_options(options), {}, "", {})
+    assert left == right
+    assert left.client == {
+        **stores,
+        **TOKEN_KEYS,
+        URL: keys[URL],
+        HANDLER: HANDLERS[0],
+        "sasl.jaas.config": f'{MODULE} required clientId="spark" clientSecret="7Qz";',
+    }
+    again = {f"kafka.{CREDENTIALS}.client.id": "other"}
+    left, right = accesses_of(HERE, left.client, "", again)
+    assert 'clientId="spark"' in left.client["sasl.jaas.config"]
+    assert 'clientId="other" clientSecret="7Qz"' in right.client["sasl.jaas.config"]
+
+
+def test_an_audit_takes_a_user_and_a_password_as_the_other_jobs_do():
+    keys = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    named = {**keys, "sasl.username": "ann", "sasl.password": "7Qz", "client.id": "auditor"}
+    options = {f"kafka.{key}": value for key, value in named.items()}
+    left, _ = accesses_of(HERE.with_options(options), {}, "", {})
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    jaas = f'{module} required username="ann" password="7Qz";'
+    assert left.client == {**keys, "sasl.jaas.config": jaas, "client.id": "auditor"}
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        {"sasl.mechanism": "GSSAPI", "sasl.jaas.config": "Krb5LoginModule required;"},
+        {"sasl.mechanism": "OAUTHBEARER", HANDLER: "example.Handler", URL: "https://h/t"},
+        {
+            "sasl.mechanism": "OAUTHBEARER",
+            HANDLER: HANDLERS[0],
+            URL: "https://h/t",
+            "sasl.jaas.config": f'{MODULE} required clientId="a" clientSecret="b" ssl.protocol=x;',
+        },
+    ],
+)
+def test_an_audit_leaves_other_logins_to_kafkas_client(login):
+    keys = {"security.protocol": "SASL_SSL", **login}
+    left, _ = accesses_of(HERE, keys, "", {})
+    assert left.client == keys
+
+
+@pytest.mark.parametrize(
+    ("exception", "code"),
+    [
+        ("SaslAuthenticationException", "SASL_AUTHENTICATION_FAILED"),
+        ("SslAuthenticationException", "SASL_AUTHENTICATION_FAILED"),
+        ("TopicAuthorizationException", "TOPIC_AUTHORIZATION_FAILED"),
+        ("TransactionalIdAuthorizationException", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
+        ("TimeoutException", "UNREACHABLE"),
+        ("InvalidTopicException", "KAFKA_CLIENT"),
+    ],
+)
+def test_what_kafkas_client_raises_has_the_code_of_our_client(exception, code):
+    assert _code_of(exception) == code
+
+
+def test_a_token_that_kafkas_client_does_not_get_is_reported_with_its_fault(tmp_path):
+    keys = TOKEN_KEYS | {HANDLER: HANDLERS[0], "sasl.jaas.config": f"{MODULE} required;"}
+    file = token_file(tmp_path)
+    expect_token({**keys, URL: f"file://{file}"})
+    expect_token({**keys, URL: "https://h/t", HANDLER: "example.Handler"})
+    expect_token({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"})
+    with socket.create_server(("127.0.0.1", 0)) as nowhere:
+        port = nowhere.getsockname()[1]
+    jaas = f'{MODULE} required clientId="a" clientSecret="b";'
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1"):
+        expect_token({**keys, URL: f"https://127.0.0.1:{port}/t", "sasl.jaas.config": jaas})
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        ("SASL_AUTHENTICATION_FAILED", 77),
+        ("TOPIC_AUTHORIZATION_FAILED", 77),
+        ("UNSUPPORTED_SECURITY", 78),
+        ("UNREACHABLE", 69),
+        ("USAGE", 2),
+        ("DATA_LOST", 1),
+    ],
+)
+def test_a_job_ends_with_the_exit_code_of_its_error(code, exit_code):
+    with pytest.raises(click.exceptions.Exit) as ended:
+        fail_job(JobError("not so", code), Format.table)
+    assert ended.value.exit_code == exit_code
+
+
+def test_an_audit_refuses_a_token_that_cannot_be_used_before_anything_is_sent():
+    options = {f"kafka.{key}": value for key, value in TOKEN_KEYS.items()}
+    with pytest.raises(JobError, match="a client is missing") as refused:
+        accesses_of(HERE.with_options({**options, f"kafka.{URL}": "https://h/t"}), {}, "", {})
+    assert refused.value.code == "UNSUPPORTED_SECURITY"
 
 
 # -- tokens ----------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import TopicPartition
 from gateway.pipelines.shared.topics import OffsetBounds
 from gateway.process.cli import program
+from gateway.wire.client_link import AdminError
 from ledger.command_line.output import Format
 from ledger.errors import MetadataUnavailable
 from tests.command_output import check_output
@@ -211,6 +212,26 @@ def test_an_error_of_the_storage_is_one_line(
         run_job("audit", "", (), Format.table, work)
     assert ended.value.exit_code == 1
     assert capsys.readouterr().err == "gateway: MetadataUnavailable: no quorum\n"
+
+
+@pytest.mark.parametrize("error_type", [AdminError, JobError])
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        ("SASL_AUTHENTICATION_FAILED", 77),
+        ("TOPIC_AUTHORIZATION_FAILED", 77),
+        ("UNKNOWN_TOPIC_OR_PARTITION", 1),
+    ],
+)
+def test_a_login_or_a_right_that_is_refused_has_its_own_exit_code(
+    spark: SparkSession, error_type: type[AdminError | JobError], code: str, exit_code: int
+) -> None:
+    def work(_: SparkSession) -> None:
+        raise error_type("not so", code)
+
+    with pytest.raises(click.exceptions.Exit) as ended:
+        run_job("audit", "", (), Format.table, work)
+    assert ended.value.exit_code == exit_code
 
 
 def test_kafka_client_properties_and_tls_reach_the_driver_and_the_tasks(rig: Rig) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from gateway.core.sasl_session import OAUTHBEARER
 from gateway.pipelines.archives import open_archive
 from gateway.pipelines.archives.lives import base_name, select_life
 from gateway.pipelines.archives.port import ArchiveProof
 from gateway.pipelines.audits.model import Side
 from gateway.pipelines.audits.sides import archive_side, topic_side
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_servers import with_portable_login
 from gateway.pipelines.shared.kafka_source import Isolation
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ _ARCHIVES = {"archive": "parquet", "iceberg": "iceberg"}
 _TLS = ("tls.ca", "tls.certificate", "tls.key", "tls.roles", "bookieTransport")
 _KAFKA = "kafka."
 _SET_BY_SOURCE = frozenset({"kafka.bootstrap.servers", "kafka.isolation.level"})
-_MECHANISM = "sasl.mechanism"
+_MECHANISM, _JAAS = "sasl.mechanism", "sasl.jaas.config"
 _REPLACED = {
     "ssl.truststore.location": ("ssl.truststore.certificates",),
     "ssl.keystore.location": ("ssl.keystore.key", "ssl.keystore.certificate.chain"),
@@ -29,7 +31,8 @@ _REPLACED = {
 }
 """Keys that Kafka's client refuses beside another one, which takes their place.
 
-Those of OAUTHBEARER make way for another mechanism than that of before.
+Those of OAUTHBEARER make way for another mechanism than that of before, and the login of another
+mechanism for OAUTHBEARER.
 """
 
 _NO_OPTIONS: Mapping[str, str] = {}
@@ -61,10 +64,7 @@ class SourceAccess(NamedTuple):
 
     def with_options(self, options: Mapping[str, str]) -> SourceAccess:
         """Return this access with more options. Raises JobError for an unknown option."""
-        names = [key.removeprefix(_KAFKA) for key in options]
-        if options.get(_KAFKA + _MECHANISM) == self.client.get(_MECHANISM):
-            names = [name for name in names if name != _MECHANISM]
-        gone = {replaced for name in names for replaced in _REPLACED.get(name, ())}
+        gone = self._replaced_by(options)
         tls, client = dict(self.tls), {k: v for k, v in self.client.items() if k not in gone}
         for key, value in options.items():
             if key in _TLS:
@@ -78,6 +78,21 @@ class SourceAccess(NamedTuple):
                     "USAGE",
                 )
         return self._replace(tls=tls, client=client)
+
+    def _replaced_by(self, options: Mapping[str, str]) -> set[str]:
+        """Return the properties in whose place these options are."""
+        mechanisms = self.client.get(_MECHANISM), options.get(_KAFKA + _MECHANISM)
+        names = {key.removeprefix(_KAFKA) for key in options if key.startswith(_KAFKA)}
+        if mechanisms[0] == mechanisms[1]:
+            names.discard(_MECHANISM)
+        gone = {replaced for name in names for replaced in _REPLACED.get(name, ())}
+        if _MECHANISM in names and OAUTHBEARER in mechanisms:
+            gone.add(_JAAS)
+        return gone
+
+    def with_portable_login(self) -> SourceAccess:
+        """Return this access with a login that Kafka's own client reads. Raises JobError."""
+        return self._replace(client=with_portable_login(self.client))
 
 
 def parse_source(text: str) -> AuditSource:

@@ -6,10 +6,12 @@ whatever the properties name. Source: Apache Kafka 3.9, org.apache.kafka.clients
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_servers import expect_token
 from gateway.pipelines.shared.partitions import TopicPartition
 from gateway.pipelines.shared.topics import OffsetBounds, TopicDescription
 
@@ -17,11 +19,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
+_RIGHT = re.compile(r"(\w+)AuthorizationException")
 _UNREACHABLE = frozenset({"TimeoutException", "DisconnectException", "KafkaException"})
 
 
 class KafkaAdmin:
-    """The topics of one cluster. Each call opens its own client and may raise JobError."""
+    """The topics of one cluster. Each call opens its own client and may raise JobError.
+
+    Without a token for the login it raises AdminError and Unreachable.
+    """
 
     def __init__(self, spark: SparkSession, bootstrap: str, properties: Mapping[str, str]) -> None:
         self._jvm: Any = spark.sparkContext._jvm  # pyright: ignore[reportPrivateUsage]
@@ -93,7 +99,10 @@ class KafkaAdmin:
         return found
 
     def _ask(self, work: Callable[[Any], T]) -> T:
-        """Return the result of `work`, run with a new client. Raises JobError."""
+        """Return the result of `work`, run with a new client.
+
+        Raises JobError, and AdminError and Unreachable without a token for the login.
+        """
         from py4j.protocol import Py4JJavaError
 
         properties = self._jvm.java.util.HashMap()
@@ -102,7 +111,10 @@ class KafkaAdmin:
         try:
             admin = self._jvm.org.apache.kafka.clients.admin.Admin.create(properties)
         except Py4JJavaError as error:
-            raise JobError(f"Kafka client: {_cause(error)[1]}", "BAD_CLIENT_PROPERTY") from error
+            name, message = _cause(error)
+            if name == "LoginException":
+                expect_token(self._properties)
+            raise JobError(f"Kafka client: {message}", "BAD_CLIENT_PROPERTY") from error
         try:
             return work(admin)
         except Py4JJavaError as error:
@@ -110,10 +122,24 @@ class KafkaAdmin:
             where = self._properties["bootstrap.servers"]
             if name == "UnknownTopicOrPartitionException":
                 raise JobError(f"topic does not exist: {message}", "UNKNOWN_TOPIC") from error
-            code = "UNREACHABLE" if name in _UNREACHABLE else "KAFKA_CLIENT"
-            raise JobError(f"Kafka at {where}: {message}", code) from error
+            raise JobError(f"Kafka at {where}: {message}", _code_of(name)) from error
         finally:
             admin.close()
+
+
+def _code_of(exception: str) -> str:
+    """Return the code of an exception of Kafka's client: Kafka's own for a login or a right.
+
+    A certificate that is not trusted counts as a refused login, as it does for our own client.
+    """
+    if exception in _UNREACHABLE:
+        return "UNREACHABLE"
+    if exception.endswith("AuthenticationException"):
+        return "SASL_AUTHENTICATION_FAILED"
+    right = _RIGHT.fullmatch(exception)
+    if right is None:
+        return "KAFKA_CLIENT"
+    return f"{re.sub(r'(?<=[a-z])(?=[A-Z])', '_', right[1]).upper()}_AUTHORIZATION_FAILED"
 
 
 def _one(found: Any) -> Any:

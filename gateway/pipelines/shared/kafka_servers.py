@@ -19,6 +19,8 @@ from gateway.admin.client_settings import (
     ClientSettings,
     UnsupportedSecurity,
 )
+from gateway.core.sasl_session import OAUTHBEARER
+from gateway.interrupt import run_interruptibly
 from gateway.pipelines.shared.errors import JobError
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ KafkaServers = ClientSettings | str
 
 UNSUPPORTED: Final = "UNSUPPORTED_SECURITY"
 _PREFIX: Final = "kafka."
+_SASL: Final = "sasl."
+_USER_KEYS: Final = ("sasl.username", "sasl.password")
 _OPTIONS_REGEX: Final = "spark.sql.redaction.options.regex"
 _MODULES: Final = {
     "PLAIN": "plain.PlainLoginModule",
@@ -99,6 +103,48 @@ def portable_keys(keys: Mapping[str, str]) -> dict[str, str]:
     if security.context is not None:
         found |= _pem(keys)
     return found
+
+
+def with_portable_login(keys: Mapping[str, str]) -> dict[str, str]:
+    """Return properties of Kafka's client in which the login is in a form that it reads.
+
+    The login is one in the form of our commands: a user and a password, or a token of Kafka 4's
+    keys or without a class. Other logins, and all keys of TLS, stay as they are. Raises JobError.
+    """
+    login = {key: value for key, value in keys.items() if key.startswith(_SASL)}
+    if not keys.get(PROTOCOL, "").upper().startswith("SASL_") or not _is_ours(login):
+        return dict(keys)
+    others = {key: value for key, value in keys.items() if key not in login}
+    return {**portable_keys({**login, PROTOCOL: "SASL_SSL"}), **others}
+
+
+def expect_token(keys: Mapping[str, str]) -> None:
+    """Get the token that these properties of Kafka's client name, if they name one of ours.
+
+    Raises AdminError and Unreachable with the fault. Kafka's client only reports that there is one.
+    """
+    login = {key: value for key, value in keys.items() if key.startswith(_SASL)}
+    try:
+        security = link_security(ClientSettings("", {**login, PROTOCOL: "SASL_SSL"}))
+    except JobError:  # a login that only Kafka's client supports
+        return
+    if security is not None and security.login is not None and security.login.token is not None:
+        from gateway.security.login_token import login_token
+
+        run_interruptibly(login_token(security.login.token))
+
+
+def _is_ours(login: Mapping[str, str]) -> bool:
+    """Return whether Kafka's client of Spark would read another login in these keys, or none."""
+    mechanism = login.get("sasl.mechanism")
+    if mechanism != OAUTHBEARER:
+        return mechanism in _MODULES and any(key in login for key in _USER_KEYS)
+    from gateway.security.token_keys import HANDLER, HANDLERS
+    from gateway.security.token_sources import CLIENT_ID, CLIENT_SECRET, SCOPE, URL
+
+    handler = login.get(HANDLER)
+    own = any(key in login for key in (CLIENT_ID, CLIENT_SECRET, SCOPE))
+    return URL in login and (handler is None or (handler in HANDLERS and own))
 
 
 def link_security(settings: ClientSettings) -> LinkSecurity | None:
