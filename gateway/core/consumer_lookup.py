@@ -127,13 +127,14 @@ def _joining_static(
             f"Static member {member_id} with instance id {instance_id} cannot join the group "
             f"because the instance id is owned by {known} member.",
         )
-    return Found(replace(before, member_id=member_id, epoch=0, previous_epoch=0), known)
+    fresh = replace(before, member_id=member_id, epoch=0, previous_epoch=0, lowest_epoch=None)
+    return Found(fresh, known)
 
 
 def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> None:
     """Raise ConsumerRefused unless the epoch is the member's, or the one whose answer was lost."""
     received, known = request.epoch, member.epoch
-    if received in (JOIN_EPOCH, known):
+    if received == JOIN_EPOCH or member.may_be_in(received):
         return
     if known > received == member.previous_epoch and _owns_only_assigned(member, request):
         return
