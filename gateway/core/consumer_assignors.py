@@ -50,7 +50,9 @@ def is_costly(spec: AssignmentSpec) -> bool:
 
 def assign_range(spec: AssignmentSpec) -> Steps:
     """Give each member a range of each of its topics, in the order of their names."""
-    order = sorted(spec.members, key=lambda name: _range_order(name, spec.members[name]))
+    order = _in_range_order(spec.members)
+    if spec.homogeneous:
+        return _equal_ranges(spec, order)
     waiting: dict[UUID, int] = {}  # members that have no range of the topic yet
     for member in spec.members.values():
         for topic in member.topics:
@@ -76,10 +78,32 @@ def assign_range(spec: AssignmentSpec) -> Steps:
     return found
 
 
+def _in_range_order(members: Mapping[str, MemberSpec]) -> list[str]:
+    """Return the names in Kafka's order: static members first. Java compares UTF-16 units."""
+    static = any(each.instance_id is not None for each in members.values())
+    if not static and all(map(str.isascii, members)):
+        return sorted(members)
+    return sorted(members, key=lambda name: _range_order(name, members[name]))
+
+
 def _range_order(name: str, member: MemberSpec) -> tuple[bool, bytes]:
-    """Static members come first. Java compares the UTF-16 units of strings."""
     text = name if member.instance_id is None else member.instance_id
     return member.instance_id is None, text.encode("utf-16-be", "surrogatepass")
+
+
+def _equal_ranges(spec: AssignmentSpec, order: list[str]) -> dict[str, Partitions]:
+    """Return ranges of members that all subscribe to the same topics."""
+    topics = spec.members[order[0]].topics if order else ()
+    found: dict[str, dict[UUID, frozenset[int]]] = {name: {} for name in order}
+    for topic in topics:
+        least, extra = divmod(spec.partition_counts[topic], len(order))
+        end = 0
+        for number, own in enumerate(found.values()):
+            begin, end = end, end + least + (number < extra)
+            if begin == end:
+                break
+            own[topic] = frozenset(range(begin, end))
+    return dict(found)
 
 
 def assign_uniform(spec: AssignmentSpec) -> Steps:
@@ -97,6 +121,8 @@ def assign_uniform(spec: AssignmentSpec) -> Steps:
 
 
 _Place = tuple[UUID, int]
+_NONE: Final = frozenset[int]()
+_TOO_MANY: Final = 1 << 62  # more partitions than any quota
 
 
 class _Homogeneous:
@@ -105,69 +131,106 @@ class _Homogeneous:
     def __init__(self, spec: AssignmentSpec, names: list[str], topics: frozenset[UUID]) -> None:
         self._spec = spec
         self._names = names
-        self._topics = topics  # a set: each partition of each member is looked up in it
-        total = sum(spec.partition_counts[topic] for topic in topics)
-        # Each member gets at least `_least` partitions, and `_extra` of them get one more.
-        self._least, self._extra = divmod(total, len(names))
+        self._topics = topics
+        # A topic of `_topics` that was met last. The hash of a UUID takes long, so that a topic is
+        # compared with it first.
+        self._met: UUID | None = None
         # The partitions that no member keeps, in the order in which they are given away.
         self._free = self._unassigned()
-        # The members that lack partitions, with the number that they lack.
-        self._unfilled: list[tuple[str, int]] = []
-        self._kept: dict[str, dict[UUID, set[int]]] = {}
+        # What each member keeps, and then has. A target that stays is the same object as before.
+        self._found: dict[str, Partitions] = {}
 
     def result(self) -> dict[str, Partitions]:
-        for index, name in enumerate(self._names):
-            self._keep(index, name)
-        free = iter(self._free)
-        for name, lacks in self._unfilled:
-            for topic, partition in (place for _, place in zip(range(lacks), free, strict=False)):
-                self._kept[name].setdefault(topic, set()).add(partition)
-        assert next(free, None) is None, "partitions were left unassigned"
-        return {
-            name: {topic: frozenset(some) for topic, some in own.items()}
-            for name, own in self._kept.items()
-        }
+        begin, found, free = 0, self._found, self._free
+        for name, lacks in self._keep():
+            if lacks == 1 and not found[name] and begin < len(free):
+                topic, partition = free[begin]
+                found[name] = {topic: frozenset((partition,))}
+            else:
+                self._give(name, free[begin : begin + lacks])
+            begin += lacks
+        assert begin >= len(free), "partitions were left unassigned"
+        return found
 
     def _unassigned(self) -> list[_Place]:
         counts = self._spec.partition_counts
         had: dict[UUID, set[int]] = {}
+        bag: set[int] = set()
         for member in self._spec.members.values():
             for topic, partitions in member.target.items():
-                had.setdefault(topic, set()).update(partitions)
+                if topic is not self._met:
+                    self._met = topic
+                    bag = had.setdefault(topic, set())
+                bag |= partitions
+        self._met = None
         order = in_id_order([topic for topic in counts if topic in self._topics], copied=True)
-        return [
-            (topic, partition)
-            for topic in order
-            for partition in range(counts[topic])
-            if partition not in had.get(topic, ())
-        ]
+        free: list[_Place] = []
+        for topic in order:
+            taken = had.get(topic, _NONE)
+            free += [(topic, each) for each in range(counts[topic]) if each not in taken]
+        return free
 
-    def _keep(self, index: int, name: str) -> None:
-        """Let a member keep its partitions up to its quota."""
-        target = self._spec.members[name].target
-        takes_extra = self._extra > 0
-        quota = self._least + takes_extra
-        own = self._kept[name] = {}
+    def _keep(self) -> list[tuple[str, int]]:
+        """Let members keep their partitions up to their quota. Returns what some of them lack.
+
+        Each member gets at least `least` partitions, and `extra` of them get one more. A member
+        that has room leaves the extra partition to one that has it already, unless all members
+        from here on must take one.
+        """
+        members, found, count = self._spec.members, self._found, len(self._names)
+        total = sum(self._spec.partition_counts[topic] for topic in self._topics)
+        least, extra = divmod(total, count)
+        unfilled: list[tuple[str, int]] = []
+        for index, name in enumerate(self._names):
+            target = members[name].target
+            takes_extra = extra > 0
+            lacks = least + takes_extra - self._size(target)
+            found[name] = target  # most members keep all, in whatever order
+            if lacks < 0:
+                lacks = self._keep_some(name, target, least + takes_extra)
+            if lacks and takes_extra and count - index > extra:
+                lacks -= 1
+                takes_extra = False
+            if lacks:
+                unfilled.append((name, lacks))
+            extra -= takes_extra
+        return unfilled
+
+    def _size(self, target: Partitions) -> int:
+        """Return the number of partitions, or a huge one if some are of a topic that is gone."""
+        size = 0
+        for topic, some in target.items():
+            if topic is not self._met:
+                if topic not in self._topics:
+                    return _TOO_MANY
+                self._met = topic
+            size += len(some)
+        return size
+
+    def _keep_some(self, name: str, target: Partitions, quota: int) -> int:
+        """Let a member keep its partitions up to its quota. Returns how many more it may get."""
+        own: dict[UUID, frozenset[int]] = {}
         known = [topic for topic in target if topic in self._topics]
         for topic in in_id_order(known) if len(known) > 1 else known:
             had = target[topic]
-            if len(had) <= quota:  # most members keep all, in whatever order
-                own[topic] = set(had)
+            if len(had) <= quota:
+                own[topic] = had
                 quota -= len(had)
                 continue
             order = in_number_order(had)
             if quota:
-                own[topic] = set(order[:quota])
+                own[topic] = frozenset(order[:quota])
             self._free += [(topic, partition) for partition in order[quota:]]
             quota = 0
-        # A member that has room leaves the extra partition to one that has it already, unless
-        # all members from here on must take one.
-        if quota and takes_extra and len(self._names) - index > self._extra:
-            quota -= 1
-            takes_extra = False
-        if quota:
-            self._unfilled.append((name, quota))
-        self._extra -= takes_extra
+        self._found[name] = own
+        return quota
+
+    def _give(self, name: str, places: list[_Place]) -> None:
+        """Give a member more partitions."""
+        own = dict(self._found[name])
+        for topic, partition in places:
+            own[topic] = own.get(topic, _NONE) | {partition}
+        self._found[name] = own
 
 
 ASSIGNORS: Final[Mapping[str, Assign]] = {"uniform": assign_uniform, "range": assign_range}

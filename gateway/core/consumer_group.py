@@ -362,8 +362,7 @@ class ConsumerGroup:
         epoch, self._assigning = self._assigning, None
         outdated, self._outdated = self._outdated, False
         changes: Changes = {}
-        usable = self.ended is None and not outdated
-        if epoch is not None and found is not None and usable:
+        if epoch is not None and found is not None and self.ended is None and not outdated:
             self._take_targets(changes, found, epoch)
         return changes
 
@@ -556,7 +555,8 @@ class ConsumerGroup:
 
     def _take_targets(self, changes: Changes, found: Mapping[str, Partitions], epoch: int) -> None:
         for name, target in found.items():
-            if name in self.members and target != self.roster.targets.get(name):
+            before = self.roster.targets.get(name)
+            if name in self.members and target is not before and target != before:
                 self._put(changes, RecordKey(RecordKind.TARGET, name), target)
         self._put(changes, GROUP_KEY, self.roster.group._replace(assignment_epoch=epoch))
 

@@ -31,7 +31,11 @@ def in_map_order(names: Collection[str]) -> Sequence[str]:
     table = _TABLE_MIN
     while 4 * len(names) > 3 * table:
         table *= 2
-    return sorted(names, key=lambda name: _spread(java_hash(name)) & (table - 1))
+    known, last = list(names), table - 1
+    short = max(map(len, known), default=0) <= _SHORT
+    hashes = map(_short_hash if short else java_hash, known)
+    buckets = [(each ^ each >> 16) & last for each in hashes]
+    return [known[number] for number in sorted(range(len(known)), key=buckets.__getitem__)]
 
 
 def java_hash(text: str) -> int:
