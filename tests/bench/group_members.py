@@ -21,7 +21,7 @@ STABLE_S_MAX = 120.0
 PROBE_S = 0.02  # between two looks whether a silent member was removed
 STORM_S = 0.1  # a member that joined alone looks after this time whether others came
 KEEP_S = 2.0  # between two heartbeats of all, while nothing happens
-CONSUMER_SESSION_S, CLASSIC_SESSION_S = 45.0, 6.0  # the shortest that both sides take
+CONSUMER_SESSION_S, CLASSIC_SESSION_S = 45.0, 45.0  # the defaults of both sides and their clients
 
 
 class Unstable(AssertionError):
@@ -101,7 +101,7 @@ class ConsumerGroup:
         """Let a member be silent until it is removed. Returns when its session ended."""
         await self._round(self.members)
         gone = self.members.pop()
-        ends_s = time.monotonic() + CONSUMER_SESSION_S
+        ends_s = time.monotonic() + self.session_s
         epoch, first, kept_s = gone.epoch, self.members[0], time.monotonic()
         while first.epoch == epoch:
             await asyncio.sleep(PROBE_S)
@@ -149,9 +149,8 @@ class ClassicMember:
 class ClassicGroup:
     """Members of the classic protocol. Their leader gives each a range."""
 
-    session_s = CLASSIC_SESSION_S
-
     def __init__(self, address: str, name: str, partitions: int, topic_id: UUID) -> None:
+        self.session_s = CLASSIC_SESSION_S
         self._address, self.name, self._partitions = address, name, partitions
         self._settled = -1  # the generation in which all members were last
         self.members: list[ClassicMember] = []
@@ -191,7 +190,7 @@ class ClassicGroup:
         """Join and sync until the member has its part of a generation."""
         code = wire.REBALANCE_IN_PROGRESS
         while code == wire.REBALANCE_IN_PROGRESS:
-            session_ms = int(CLASSIC_SESSION_S * 1000)
+            session_ms = int(self.session_s * 1000)
             request = wire.join(self.name, member.name, session_ms, TOPIC)
             found = wire.parse_joined(await member.connection.ask(request))
             if found.code != wire.NONE:
@@ -216,7 +215,7 @@ class ClassicGroup:
         gone = self.members.pop()
         self._gone.append(gone)
         now_s = kept_s = time.monotonic()
-        ends_s = now_s + CLASSIC_SESSION_S
+        ends_s = now_s + self.session_s
         while now_s < ends_s + STABLE_S_MAX:
             await asyncio.sleep(PROBE_S)
             now_s = time.monotonic()

@@ -1,14 +1,14 @@
 """Groups of many members beside Apache Kafka 4.3, one after the other: a line of JSON for each row.
 
     make bench-groups
-    python -m tests.bench.groups --members 100 --runs 1 --protocols classic
+    python -m tests.bench.groups --members 100 --runs 1 --rows classic
 
 One client in this process is all members, for both sides: `group_members`. The rows:
 - `consumer`, `classic`: a group of the protocol. Heartbeats a second, and the CPU of the broker for
   one; seconds until the group is stable after all members joined at once, and after one more
-  joined, left, or died (its session is 45 s and 6 s); bytes of records that were written then.
+  joined, left, or died; bytes of records that were written then.
 - `assignor-uniform`, `assignor-range`: milliseconds of the assignors alone, for a new group and for
-  one with a member more.
+  one with a member more: the first time in a process, and once Java has compiled Kafka's.
 
 Times must be at most twice Kafka's: `within` says so. With `--write`, the page of the figures is
 written too.
@@ -28,10 +28,10 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ledger.core.journal_format import BLOCK_BYTES, GROUP_HEADER_BYTES, decode_group_header
-from tests.bench.group_members import PROTOCOLS, TOPIC, Group
+from tests.bench.group_members import CLASSIC_SESSION_S, PROTOCOLS, TOPIC, ClassicGroup, Group
 from tests.bench.scale_wire import Wire
 from tests.bench.sides import create_topic
 from tests.compat.assignors import __main__ as kafkas
@@ -48,6 +48,15 @@ HEARTBEATS = 40_000
 RATIO_MAX = 2.0
 COORDINATOR_S_MAX, AGAIN_S = 150.0, 0.1
 KAFKA_TIMES, OUR_TIMES = 300, 15  # repetitions of an assignor, which Java compiles meanwhile
+
+
+class Size(NamedTuple):
+    """A group of the bench."""
+
+    members: int
+    partitions: int
+    classic_session_s: float
+
 
 Row = dict[str, Any]
 Sides = dict[str, dict[str, float]]
@@ -127,13 +136,16 @@ class Measured:
         self.figures["heartbeat_cpu_us"] = 1e6 * (self._broker.usage().cpu_s - cpu_s) / count
 
 
-async def grouped(broker: Broker, protocol: str, members: int, partitions: int) -> dict[str, float]:
+async def grouped(broker: Broker, protocol: str, size: Size) -> dict[str, float]:
     """Return the figures of a group of this protocol."""
     await coordinated(broker, protocol)
-    made = PROTOCOLS[protocol](broker.bootstrap, protocol, partitions, await topic_id(broker))
+    topic = await topic_id(broker)
+    made = PROTOCOLS[protocol](broker.bootstrap, protocol, size.partitions, topic)
+    if isinstance(made, ClassicGroup):
+        made.session_s = size.classic_session_s
     async with made as group:
         measured = Measured(broker, group)
-        await measured.change("all_joined", lambda: group.join(members - 1))
+        await measured.change("all_joined", lambda: group.join(size.members - 1))
         await measured.heartbeats()
         await measured.change("one_joined", lambda: group.join(1))
         await measured.change("one_left", group.leave)
@@ -141,33 +153,38 @@ async def grouped(broker: Broker, protocol: str, members: int, partitions: int) 
         return measured.figures
 
 
-def _assignor(name: str, members: int, partitions: int) -> Sides:
+def _assignor(name: str, size: Size) -> Sides:
     """Return the milliseconds of Kafka's assignor and of ours, for the same groups."""
-    topics = [[1 << 40, 7, partitions]]
+    topics = [[1 << 40, 7, size.partitions]]
     base: list[dict[str, Any]] = [
-        {"name": str(uuid.UUID(int=number)), "instance": None, "topics": [0], "before": {}}
-        for number in range(members - 1)
+        {"name": str(uuid.uuid4()), "instance": None, "topics": [0], "before": {}}
+        for _ in range(size.members - 1)
     ]
     case = {"assignor": name, "alike": True, "topics": topics, "members": base}
-    after = cases.ours(case)
-    more = [{**each, "before": target} for each, target in zip(base, after, strict=True)]
-    more.append({"name": str(uuid.uuid4()), "instance": None, "topics": [0], "before": {}})
     found: Sides = {side: {} for side in SIDES}
-    for kind, each in (("new", case), ("one_more", {**case, "members": more})):
-        found["kafka"][f"{kind}_ms"] = kafkas.milliseconds(each, KAFKA_TIMES)
-        found["gateway"][f"{kind}_ms"] = cases.milliseconds(each, OUR_TIMES)
+    _take_times(found, "new", case)
+    more = [{**each, "before": target} for each, target in zip(base, cases.ours(case), strict=True)]
+    more.append({"name": str(uuid.uuid4()), "instance": None, "topics": [0], "before": {}})
+    _take_times(found, "one_more", {**case, "members": more})
     return found
 
 
-def measured(scratch: Path, row: str, members: int, partitions: int) -> Sides:
+def _take_times(found: Sides, kind: str, case: dict[str, Any]) -> None:
+    """Add the milliseconds of both sides for one group."""
+    both = kafkas.milliseconds(case, KAFKA_TIMES), cases.milliseconds(case, OUR_TIMES)
+    for side, (first_ms, median_ms) in zip(SIDES, both, strict=True):
+        found[side] |= {f"{kind}_first_ms": first_ms, f"{kind}_ms": median_ms}
+
+
+def measured(scratch: Path, row: str, size: Size) -> Sides:
     """Return the figures of both sides of one run of a row."""
     if row.startswith("assignor-"):
-        return _assignor(row.removeprefix("assignor-"), members, partitions)
+        return _assignor(row.removeprefix("assignor-"), size)
     found: Sides = {}
     for side in SIDES:
         with new_side(side, scratch / side) as broker:
-            create_topic(broker, TOPIC, partitions)
-            found[side] = asyncio.run(grouped(broker, row, members, partitions))
+            create_topic(broker, TOPIC, size.partitions)
+            found[side] = asyncio.run(grouped(broker, row, size))
         shutil.rmtree(scratch / side, ignore_errors=True)
         print(json.dumps({side: found[side]}), file=sys.stderr, flush=True)
     return found
@@ -206,8 +223,10 @@ _NAMES = {
     "one_joined_bytes": "bytes written when one more joins",
     "one_left_bytes": "bytes written when one leaves",
     "one_died_bytes": "bytes written when one dies",
-    "new_ms": "assignor, a new group, ms",
-    "one_more_ms": "assignor, one member more, ms",
+    "new_first_ms": "a new group, ms, the first time in a process",
+    "new_ms": "a new group, ms, once Java has compiled",
+    "one_more_first_ms": "one member more, ms, the first time in a process",
+    "one_more_ms": "one member more, ms, once Java has compiled",
 }
 
 
@@ -249,15 +268,17 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--members", type=int, default=MEMBERS)
     parser.add_argument("--partitions", type=int, default=PARTITIONS)
+    parser.add_argument("--classic-session", type=float, default=CLASSIC_SESSION_S, metavar="S")
     parser.add_argument("--rows", default=",".join(ROWS), help="names, with commas between them")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks-groups.md too")
     asked = parser.parse_args(words)
+    size = Size(asked.members, asked.partitions, asked.classic_session)
     rows: dict[str, Row] = {}
     for name in asked.rows.split(","):
         runs: list[Sides] = []
         for _ in range(asked.runs):
             with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-                runs.append(measured(Path(scratch), name, asked.members, asked.partitions))
+                runs.append(measured(Path(scratch), name, size))
         rows[name] = worst(name, runs)
         about = {"bench": "groups", "row": name, "members": asked.members, "runs": asked.runs}
         print(json.dumps({**about, **rows[name]}), flush=True)

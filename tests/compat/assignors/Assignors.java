@@ -25,8 +25,8 @@ import org.apache.kafka.coordinator.group.modern.MemberSubscriptionAndAssignment
  * Runs Apache Kafka's assignors. Each line of stdin is one group: the assignor, whether all members
  * subscribe alike, the topics (two halves of the id, partitions), and the members (id, instance id
  * or -, numbers of topics, and the assignment before). Each line of stdout is the assignment after.
- * With a number as argument, each group is assigned so often, and its line is the median time of the
- * last half in nanoseconds.
+ * With a number as argument, each group is assigned so often, and its line has two times in
+ * nanoseconds: of the first time, and the median of the last half.
  */
 public class Assignors {
     public static void main(String[] args) throws Exception {
@@ -79,12 +79,12 @@ public class Assignors {
         GroupSpecImpl spec = new GroupSpecImpl(
             members, alike ? SubscriptionType.HOMOGENEOUS : SubscriptionType.HETEROGENEOUS, inverted);
         if (times > 0) {
-            return median(assignor, spec, describer(counts), times);
+            return times(assignor, spec, describer(counts), times);
         }
         return shown(order, topics, assignor.assign(spec, describer(counts)));
     }
 
-    private static String median(
+    private static String times(
         ConsumerGroupPartitionAssignor assignor, GroupSpecImpl spec, SubscribedTopicDescriber topics, int times
     ) {
         List<Long> took = new ArrayList<>();
@@ -95,7 +95,7 @@ public class Assignors {
         }
         List<Long> last = new ArrayList<>(took.subList(times / 2, times));
         java.util.Collections.sort(last);
-        return Long.toString(last.get(last.size() / 2));
+        return took.get(0) + " " + last.get(last.size() / 2);
     }
 
     private static SubscribedTopicDescriber describer(Map<Uuid, Integer> counts) {
