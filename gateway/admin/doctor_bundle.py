@@ -23,8 +23,8 @@ from typing import IO, Any, Final, NamedTuple
 
 from gateway.admin import doctor_settings as settings
 from gateway.admin.bookies import list_bookies
-from gateway.admin.client import AdminClient, AdminError, Unreachable
-from gateway.admin.doctor_site import ANSWER_S, CONNECT_S, Report, Site
+from gateway.admin.client import AdminError, Unreachable
+from gateway.admin.doctor_site import CONNECT_S, Report, Site
 from gateway.admin.doctor_storage_probes import answered_bookies
 from gateway.admin.groups import committed, find_group, list_groups, state_row
 from gateway.admin.ledgers import list_ledgers
@@ -166,10 +166,8 @@ def _plain_configs(configs: dict[str, list[Any]]) -> dict[str, dict[str, Any]]:
 async def _broker_settings(site: Site) -> Any:
     found: dict[str, Any] = {}
     for broker in (await site.cluster.get()).brokers:
-        host = f"[{broker.host}]" if ":" in broker.host else broker.host
-        place = f"{host}:{broker.port}"
         try:
-            async with AdminClient(place, connect_s_max=CONNECT_S, answer_s_max=ANSWER_S) as client:
+            async with site.client_of(broker) as client:
                 found |= _plain_configs(await settings.broker_configs(client, [broker.node_id]))
         except Unreachable as error:
             found[str(broker.node_id)] = {"fault": str(error)}

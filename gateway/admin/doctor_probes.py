@@ -261,14 +261,8 @@ async def check_settings(site: Site) -> Finding:
     brokers: dict[str, list[Any]] = {}
     for broker in view.brokers:
         try:
-            brokers |= await _configs_of(broker)
+            async with site.client_of(broker) as client:
+                brokers |= await broker_configs(client, [broker.node_id])
         except Unreachable:
             continue  # the check `address` reports it
     return judge_settings(idle_of_topics(topics) + idle_of_brokers(brokers))
-
-
-async def _configs_of(broker: Broker) -> dict[str, list[Any]]:
-    host = f"[{broker.host}]" if ":" in broker.host else broker.host
-    place = f"{host}:{broker.port}"
-    async with AdminClient(place, connect_s_max=CONNECT_S, answer_s_max=ANSWER_S) as client:
-        return await broker_configs(client, [broker.node_id])

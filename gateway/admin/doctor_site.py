@@ -118,6 +118,12 @@ class Site:
             self._settings, connect_s_max=CONNECT_S, answer_s_max=ANSWER_S, retry_s_max=RETRY_S
         )
 
+    def client_of(self, broker: Broker) -> AdminClient:
+        """Return a client of one broker, with the TLS and the login of the others."""
+        place = f"{_bracketed(broker.host)}:{broker.port}"
+        settings = self._settings._replace(bootstrap=place)
+        return AdminClient(settings, connect_s_max=CONNECT_S, answer_s_max=ANSWER_S)
+
     async def is_ours(self) -> bool:
         """Return whether a broker of this project, of any release, is among those that answer."""
         if any(report.fields for report in await self.reports.get()):
@@ -147,10 +153,8 @@ class Site:
 
     async def _report_of(self, broker: Broker) -> Report:
         """Ask a broker for its report, on a connection of its own, so that its clock is exact."""
-        place = f"{_bracketed(broker.host)}:{broker.port}"
-        client = AdminClient(place, connect_s_max=CONNECT_S, answer_s_max=ANSWER_S)
         try:
-            async with client:
+            async with self.client_of(broker) as client:
                 if not await client.reaches_gateway():
                     return Report(broker)
                 begun_s = self.clock.monotonic_s()

@@ -99,8 +99,13 @@ def _space_of(answer: BookieAnswer) -> Space:
 
 
 async def check_zookeeper(site: Site) -> Finding:
-    if await _is_kafka(site):
-        return unknown("zookeeper", "Apache Kafka keeps its metadata itself")
+    try:
+        await site.metadata.get()
+    except AdminError as error:
+        ours = await site.is_ours()
+        return unknown(
+            "zookeeper", str(error) if ours else "Apache Kafka keeps its metadata itself"
+        )
     try:
         storage = await site.storage.get()
     except Unreachable as error:
@@ -127,7 +132,9 @@ async def _sessions_of_gateways(site: Site) -> list[Session]:
 
 
 async def _is_kafka(site: Site) -> bool:
-    """Return whether brokers of Kafka answer, and no place of ledgers was given."""
+    """Return whether only Kafka's protocol is left: no place of ledgers was given, by a user or a
+    broker.
+    """
     try:
         await site.metadata.get()
     except AdminError:

@@ -34,7 +34,7 @@ async def metadata_address(client: AdminClient) -> str:
                 return config.value
     raise AdminError(
         "the server does not say where its ledgers are: pass --zookeeper host:port, or start "
-        "`gateway dev` without --no-ledger-port and --secure",
+        "`gateway dev` without --no-ledger-port and without --secure",
         "NO_METADATA_ADDRESS",
     )
 

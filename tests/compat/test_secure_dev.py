@@ -7,11 +7,13 @@ says. A wrong password and a client without one are refused, and a second start 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shlex
 import ssl
 import subprocess
 import sys
+import tarfile
 import urllib.error
 import urllib.request
 
@@ -111,6 +113,27 @@ def test_our_commands_connect_by_their_line(gateway):
         [sys.executable, "-m", "gateway", *words], capture_output=True, text=True, timeout=WAIT_S
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_doctor_asks_each_gateway_with_the_login_of_its_line(gateway, tmp_path):
+    """Without it, each gateway would look like a broker of Apache Kafka."""
+    _, *words = gateway.words("gateway")
+    login = words[words.index("-b") :]
+    bundle = tmp_path / "doctor.tar.gz"
+    checks = ("versions", "files", "settings", "zookeeper")
+    only = [word for check in checks for word in ("--only", check)]
+    argv = ["gateway", "doctor", "-o", "json", "--bundle", str(bundle), *only, *login]
+    done = subprocess.run(
+        [sys.executable, "-m", *argv], capture_output=True, text=True, timeout=WAIT_S
+    )
+    assert done.returncode == 0, done.stderr
+    rows = {row["check"]: row for row in json.loads(done.stdout)}
+    assert [rows[each]["state"] for each in checks] == ["ok", "ok", "ok", "unknown"]
+    assert "gateway 0 may open" in rows["files"]["finding"]
+    assert rows["zookeeper"]["finding"].startswith("the server does not say where its ledgers are")
+    with tarfile.open(bundle) as archive:
+        settings = json.load(archive.extractfile("doctor/settings/brokers.json"))
+    assert settings["0"]["node.id"] == "0"
 
 
 def test_a_wrong_password_is_refused(gateway, tmp_path):

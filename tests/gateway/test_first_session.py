@@ -92,7 +92,7 @@ def test_a_gateway_without_a_ledger_port_says_what_to_do(tmp_path):
     assert (code, out) == (1, "")
     assert errors == (
         "gateway: the server does not say where its ledgers are: pass --zookeeper host:port, or "
-        "start `gateway dev` without --no-ledger-port and --secure\n"
+        "start `gateway dev` without --no-ledger-port and without --secure\n"
     )
 
 
