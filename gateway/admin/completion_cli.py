@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from pathlib import Path
 from typing import Final
 
 import click
@@ -22,7 +25,7 @@ _SHELLS: Final = ("bash", "zsh", "fish")
 def completion(shell: str) -> None:
     """Print a script by which a shell completes commands, flags, topics and groups.
 
-    In ~/.bashrc: eval "$(gateway completion bash)". In ~/.zshrc, behind compinit: eval "$(gateway
+    In ~/.bashrc: eval "$(gateway completion bash)". In ~/.zshrc, after compinit: eval "$(gateway
     completion zsh)". For fish: gateway completion fish > ~/.config/fish/completions/gateway.fish
     """
     from click.shell_completion import get_completion_class
@@ -33,4 +36,21 @@ def completion(shell: str) -> None:
     assert kind is not None
     variable = f"_{program.upper().replace('-', '_')}_COMPLETE"
     template = kind(root.command, {}, program, variable)
-    print(template.source_template % template.source_vars(), flush=True)
+    script = template.source_template % template.source_vars()
+    if Path(sys.argv[0]).name == "__main__.py":
+        script = _by_interpreter(script, shell, program)
+    print(script, flush=True)
+
+
+def _by_interpreter(script: str, shell: str, program: str) -> str:
+    """Return the script for a program that is started by `python -m`, and need not be on the PATH.
+
+    It may be a function of the shell, which the script cannot call as a program.
+    """
+    before = {"bash": "=bash_complete ", "zsh": "=zsh_complete ", "fish": "(commandline -t) "}[
+        shell
+    ]
+    name = "$1" if shell == "bash" else program
+    interpreter = shlex.quote(sys.executable)
+    script = script.replace(f"{before}{name})", f"{before}{interpreter} -m {program})")
+    return script.replace(f"    (( ! $+commands[{program}] )) && return 1\n", "")

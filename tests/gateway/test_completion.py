@@ -201,6 +201,24 @@ def terminal(argv, environment):
         os.close(fd)
 
 
+def on_the_path(tools):
+    """The command of an installation: a program on the PATH. Nothing is typed for it."""
+    tools.mkdir()
+    command = tools / "gateway"
+    begin = "import sys; sys.argv[0] = 'gateway'; from gateway.__main__ import main; main()"
+    command.write_text(f'#!/bin/sh\nexec {install.gateway_python()} -c "{begin}" "$@"\n')
+    command.chmod(0o755)
+    return b""
+
+
+def as_a_function(shell):
+    """The command of a source tree, as the tutorials define it: what is typed for it."""
+    run = f"{install.gateway_python()} -m gateway"
+    text = f"function gateway; {run} $argv; end\n"
+    return (text if shell == "fish" else f'gateway() {{ {run} "$@"; }}\n').encode()
+
+
+@pytest.mark.parametrize("installed", [True, False], ids=["installed", "source-tree"])
 @pytest.mark.parametrize(
     "shell",
     [
@@ -209,13 +227,9 @@ def terminal(argv, environment):
         pytest.param("fish", marks=pytest.mark.proof),
     ],
 )
-def test_a_shell_completes_what_the_cluster_has(shell, gateway, tmp_path):
-    python = install.gateway_python()
+def test_a_shell_completes_what_the_cluster_has(shell, installed, gateway, tmp_path):
     tools = tmp_path / "bin"
-    tools.mkdir()
-    command = tools / "gateway"
-    command.write_text(f'#!/bin/sh\nexec {python} -m gateway "$@"\n')
-    command.chmod(0o755)
+    defined = on_the_path(tools) if installed else as_a_function(shell)
     environment = {
         **os.environ,
         "PATH": f"{tools}:{os.environ['PATH']}",
@@ -236,7 +250,7 @@ def test_a_shell_completes_what_the_cluster_has(shell, gateway, tmp_path):
             b"echo set-up-$((40+2))\n",
             "fish": b"gateway completion fish | source; echo set-up-(math 40 + 2)\n",
         }[shell]
-        type_in(setup)
+        type_in(defined + setup)
         wait_for(b"set-up-42")
         type_in(b"gateway topic desc\t")
         wait_for(b"describe")
