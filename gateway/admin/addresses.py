@@ -19,7 +19,8 @@ def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
     for part in bootstrap.split(","):
         host, colon, port = part.strip().rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
-        if not colon or not host or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
+        named = bool(colon and host) and "/" not in host
+        if not named or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
             raise ValueError(f"{part.strip()!r} is not host:port, for example 127.0.0.1:9092")
         servers.append((host, int(port)))
     return servers

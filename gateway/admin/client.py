@@ -17,6 +17,7 @@ from gateway.admin.client_settings import ClientSettings
 from gateway.wire.client_link import (
     VERSION_MAX,
     AdminError,
+    Closed,
     Link,
     NoToken,
     Unreachable,
@@ -126,7 +127,7 @@ class AdminClient:
             await self._forget(self._first)
         if self._first is not None:
             return self._first
-        faults: list[str] = []
+        faults: list[Unreachable] = []
         for host, port in self._servers:
             try:
                 self._first = await self._link(host, port)
@@ -134,8 +135,9 @@ class AdminClient:
             except NoToken:  # the next server would need the same
                 raise
             except Unreachable as error:
-                faults.append(str(error))
-        raise Unreachable("; ".join(faults))
+                faults.append(error)
+        kind = Closed if all(isinstance(each, Closed) for each in faults) else Unreachable
+        raise kind("; ".join(map(str, faults)))
 
     def place_of(self, broker: Broker) -> tuple[str, int]:
         """Return host and port at which this broker is reached from here."""

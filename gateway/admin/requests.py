@@ -50,6 +50,7 @@ _FIXES = {  # by the code of an error: how its text ends, and what to do then
     "TOPIC_ALREADY_EXISTS": (" already exists.", "pass --if-not-exists to leave it as it is"),
 }
 _START_FIX = "start one with `gateway dev`, or name it with --bootstrap host:port"
+_PROTOCOL_FIX = "set that with --command-config FILE, or choose a profile that has it"
 
 _bootstrap_option = option(
     "--bootstrap",
@@ -194,9 +195,11 @@ def ask(
 
 def _fix_after(error: Exception, fix: str) -> str:
     """Return what follows Unreachable: the fix, unless the server was reached."""
-    from gateway.wire.client_link import NoToken
+    from gateway.wire.client_link import Closed, NoToken
 
-    return "" if isinstance(error, NoToken) else f"; {fix}"
+    if isinstance(error, NoToken):
+        return ""
+    return f"; {_PROTOCOL_FIX if isinstance(error, Closed) else fix}"
 
 
 def fail_request(error: Exception, output: FailureForm, more: str = "") -> NoReturn:

@@ -43,6 +43,10 @@ class Unreachable(Exception):
     """The error that no broker was reached, or none replied in time in Kafka's protocol."""
 
 
+class Closed(Unreachable):
+    """The error that a server ended the connection, as a listener of another protocol does."""
+
+
 class NoToken(Unreachable):
     """The error that no token for the login was got for now: no broker was asked for the login."""
 
@@ -269,8 +273,8 @@ class Link:
                 f"{self.peer} did not answer within {self._answer_s_max:g} s"
             ) from None
         except asyncio.IncompleteReadError as error:
-            raise Unreachable(
-                f"{self.peer} closed the connection; is its security.protocol another one?"
+            raise Closed(
+                f"{self.peer} closed the connection; it may have another security.protocol"
             ) from error
         except OSError as error:
             raise Unreachable(f"{self.peer}: {_plain(error)}") from None
