@@ -59,7 +59,7 @@ class MemberState(IntEnum):
 
 
 class ConsumerRefused(Exception):
-    """The error that a request is refused, with Kafka's code and text. Nothing has changed."""
+    """The error that a request is refused, with Kafka's code and text. No record has changed."""
 
     def __init__(self, code: ErrorCode, text: str) -> None:
         super().__init__(text)

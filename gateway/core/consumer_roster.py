@@ -77,7 +77,7 @@ class ConsumerRoster:
         self._regex_hosts: dict[str, str] = {}
         # The host and the bytes that were counted for each expression of `resolved`.
         self._resolved_bytes: dict[str, tuple[str, int]] = {}
-        # The epochs in the record of each member that has others in memory: it has come to an
+        # The epochs in the record of each member that differs in memory: it has come to an
         # epoch without a record, or was heard after a takeover.
         self._behind: dict[str, MemberEpochs] = {}
         # The number of members of the consumer protocol. The others are classic members.

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
 
 from ledger.adapters.posix import uring
 from ledger.adapters.posix.kernel_ring import KernelRing
@@ -47,10 +46,11 @@ class RecordedRing(KernelRing):
         self._lines.clear()
         return super().submit()
 
-    def results(self) -> Iterator[tuple[int, int]]:
-        for number, result in super().results():
+    def results(self) -> list[tuple[int, int]]:
+        found = super().results()
+        for number, result in found:
             os.write(self._shown, b"complete %d %d\n" % (number, result))
-            yield number, result
+        return found
 
     def close(self) -> None:
         super().close()

@@ -252,7 +252,7 @@ async def test_a_look_for_more_results_that_fails_ends_everything_with_an_error(
     async with log_in(tmp_path) as log:
         ring = ring_of(log)
         other = OtherRing(ring._ring, "overflowed", lambda: True)
-        other.results = lambda: iter(())  # of the write
+        other.results = list  # without that of the write
         other.get_events = fail
         ring._ring = other
         for position in (1, 2):

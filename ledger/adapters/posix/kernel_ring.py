@@ -5,8 +5,8 @@ compiled: a library whose build needed a newer processor than that of the machin
 (docs/decisions/0028-io-uring-for-the-journal.md).
 
 One thread uses a ring. The kernel reads the submission queue only within a call of that thread. It
-may add completions at any time, also on another processor: `results` reads the tail of their queue
-and then takes a lock, which no later read passes.
+may add completions at any time, also on another processor: `results` reads them while it holds a
+lock, which orders these reads behind that of the queue's tail, and before the change of its head.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import errno
 import mmap
 import os
 import struct
-from collections.abc import Iterator
 from threading import Lock
 from typing import Any, Final
 
-_SETUP, _ENTER, _REGISTER = 425, 426, 427  # the same on each architecture of Linux
+_SETUP, _ENTER, _REGISTER = 425, 426, 427  # on each architecture but Alpha and MIPS
 _REGISTER_EVENTFD: Final = 4
 _GET_EVENTS: Final = 1
 _SQES_AT: Final = 0x10000000
@@ -159,17 +158,19 @@ class KernelRing:
         flags = _GET_EVENTS if self.overflowed() else 0
         return _checked(_ENTER, self._handle, prepared, 0, flags)
 
-    def results(self) -> Iterator[tuple[int, int]]:
-        """Yield the number and the result of each completion, a negative errno for a failure."""
+    def results(self) -> list[tuple[int, int]]:
+        """Take the number and the result of each completion, a negative errno for a failure."""
+        found: list[tuple[int, int]] = []
         head, tail = self._words[self._cq_head], self._words[self._cq_tail]
         with self._barrier:  # no read below passes the one above
-            pass
-        while head != tail:
-            at = self._completions + (head & self._cq_mask) * _COMPLETION.size
-            number, result, _ = _COMPLETION.unpack_from(self._queues, at)
-            head = (head + 1) & 0xFFFFFFFF
-            self._words[self._cq_head] = head
-            yield number, result
+            while head != tail:
+                at = self._completions + (head & self._cq_mask) * _COMPLETION.size
+                number, result, _ = _COMPLETION.unpack_from(self._queues, at)
+                head = (head + 1) & 0xFFFFFFFF
+                found.append((number, result))
+        # Nor does this pass a read above: the kernel may use the places again.
+        self._words[self._cq_head] = head
+        return found
 
     def overflowed(self) -> bool:
         """Return whether the kernel keeps completions for which the queue had no room."""
