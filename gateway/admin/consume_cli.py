@@ -64,7 +64,7 @@ _START, _END = "start", "end"
     "-n",
     "most",
     type=Value("count", units.whole(1, units.INT64_MAX)),
-    help="Stop after so many printed records.",
+    help="Stop after this many printed records.",
 )
 @option("--group", "-g", metavar="GROUP", help="Read as a member of a group, and commit.")
 @option(
@@ -125,7 +125,7 @@ _START, _END = "start", "end"
 def _consume(bootstrap: str, topics: Sequence[str], **words: Any) -> int:
     """Print the records of topics.
 
-    Ends at what is the end when it begins, unless --follow is given.
+    Stops at the end that each partition has when the command starts, unless --follow is given.
     """
     flags = _Flags(topics, **words)
     form = Format.json if flags.output in _JSON_OUTPUTS else Format.table

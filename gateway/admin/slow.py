@@ -15,6 +15,7 @@ KEYS = (
     "version",
     "at_ms",
     "total_ms",
+    "wait_ms",
     "queue_ms",
     "decode_ms",
     "append_ms",
@@ -60,8 +61,13 @@ async def slowest(client: AdminClient, api: str | None, count: int) -> Slowest:
         rows += [_row(node_id, each) for each in answer.get("rows", [])]
     if answers and len(silent) == len(answers):
         raise Unreachable("; ".join(silent.values()))
-    rows.sort(key=lambda row: (-row["total_ms"], row["node_id"], row["at_ms"]))
+    rows.sort(key=lambda row: (-own_ms(row), row["node_id"], row["at_ms"]))
     return Slowest(rows[:count], silent)
+
+
+def own_ms(row: Row) -> float:
+    """Return the time of a request without that for which its client let it wait for records."""
+    return row["total_ms"] - (row["wait_ms"] or 0.0)
 
 
 def _row(node_id: int, found: Mapping[str, Any]) -> Row:

@@ -48,6 +48,15 @@ SLOW: Final = Shape(
             heading="MS",
             show=_ms,
         ),
+        Column(
+            "wait_ms",
+            Kind.number,
+            "Of a Fetch that waited for records: how long its client let it wait, which does not "
+            "count as slow; otherwise null.",
+            nullable=True,
+            heading="WAIT",
+            show=_ms,
+        ),
         _stage("queue", "Of these, behind earlier requests of the connection"),
         _stage("decode", "Of these, to decode it"),
         _stage("append", "Of a Produce, to check its batches and queue them for the writer"),
@@ -86,7 +95,8 @@ def slow(api: str | None, count: int, bootstrap: str, output: Output) -> None:
     """Show the slowest requests of the last hour, and where their time went.
 
     Each gateway keeps the 100 slowest of each API of the last 30 to 60 minutes in memory. A Fetch
-    counts without the time for which it may wait for records.
+    counts without the time for which it may wait for records. A JoinGroup or SyncGroup that took
+    long mostly waited for other members of its group.
     """
     from gateway.admin.slow import slowest
 

@@ -19,7 +19,7 @@ from gateway.admin.groups import list_groups
 from gateway.admin.metadata_address import metadata_address
 from gateway.admin.notation import write_time
 from gateway.admin.requests import StorageSettings
-from gateway.admin.slow import slowest
+from gateway.admin.slow import own_ms, slowest
 from gateway.admin.storage import Storage, StorageConnection
 from gateway.admin.topic_figures import RATE_S, figures_of, offsets_at
 from gateway.admin.topic_list import in_order
@@ -181,7 +181,7 @@ class LiveFigures:
                 "address": row["address"],
             }
             for row in found.rows
-            if row["total_ms"] >= _SLOW_MS
+            if own_ms(row) >= _SLOW_MS
         ]
 
     # bookies

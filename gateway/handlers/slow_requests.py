@@ -42,6 +42,7 @@ class SlowRequest:
     """
 
     seconds: float  # from its whole frame until its reply was ready
+    wait_s: float | None  # of a Fetch that waited for records: how long its client let it wait
     version: int
     client_id: str | None
     address: str
@@ -57,6 +58,11 @@ class SlowRequest:
     write_s: float | None  # from the reply until it was handed to the socket; 0: at once
     ended_s: float  # monotonic time at which the reply was ready
     at_ms: int | None = None  # wall time of its begin, once it was asked for
+
+    @property
+    def own_s(self) -> float:
+        """The time by which requests are compared."""
+        return self.seconds - (self.wait_s or 0.0)
 
 
 class SlowRequests:
@@ -91,11 +97,12 @@ class SlowRequests:
         self, request: Request, seconds: float, reply: Sequence[Buffer]
     ) -> SlowRequest | None:
         """Keep a request if it is one of the slowest. Returns its record then."""
-        own_s = seconds - _wanted_wait_s(request)
+        wait_s = _wanted_wait_s(request)
+        own_s = seconds - (wait_s or 0.0)
         if own_s <= self.above_s:
             return None
         self._number += 1
-        noted = _noted(request, seconds, reply, self._first_synced)
+        noted = _noted(request, seconds, wait_s, reply, self._first_synced)
         item = (own_s, self._number, noted)
         if len(self._heap) < SLOWEST:
             heappush(self._heap, item)
@@ -112,10 +119,13 @@ class SlowRequests:
         return [noted for _, _, noted in found[:SLOWEST]]
 
 
-def _wanted_wait_s(request: Request) -> float:
-    """Return the seconds for which a Fetch could wait for records; 0 if it was answered at once."""
+def _wanted_wait_s(request: Request) -> float | None:
+    """Return the seconds for which a Fetch could wait for records.
+
+    None for one that was answered at once, and for other requests.
+    """
     if request.key != FETCH or not hasattr(request, "accepted_s"):
-        return 0.0
+        return None
     return max(0, getattr(request.body, "wait_ms", 0)) / 1000
 
 
@@ -144,8 +154,9 @@ def _stages(
 def _noted(
     request: Request,
     seconds: float,
+    wait_s: float | None,
     reply: Sequence[Buffer],
-    first_synced: FirstSynced | None = None,
+    first_synced: FirstSynced | None,
 ) -> SlowRequest:
     ended_s = request.begun_s + seconds
     decoded_s: float | None = getattr(request, "decoded_s", None)
@@ -155,6 +166,7 @@ def _noted(
     topic, topics, record_bytes = _topics_of(request)
     return SlowRequest(
         seconds=seconds,
+        wait_s=wait_s,
         version=request.version,
         client_id=None if request.client_id is None else request.client_id[:TEXT_MAX],
         address=f"{request.peer.host}:{request.peer.port}",

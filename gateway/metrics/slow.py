@@ -21,14 +21,14 @@ async def rows(ctx: Context, api: str | None, count: int) -> list[dict[str, Any]
     found: list[tuple[float, str, SlowRequest]] = []
     for figures in list(ctx.requests.apis.values()):
         if figures.slow is not None and api in (None, figures.name):
-            found += [(each.seconds, figures.name, each) for each in figures.slow.slowest()]
+            found += [(each.own_s, figures.name, each) for each in figures.slow.slowest()]
             await asyncio.sleep(0)
     found = nlargest(count, found, key=lambda each: each[0])
     now_ms, now_s = ctx.clock.now_ms(), measured_s()
     shown: list[dict[str, Any]] = []
-    for number, (seconds, name, each) in enumerate(found, 1):
+    for number, (_, name, each) in enumerate(found, 1):
         if each.at_ms is None:
-            each.at_ms = now_ms - round(1000 * (now_s - each.ended_s + seconds))
+            each.at_ms = now_ms - round(1000 * (now_s - each.ended_s + each.seconds))
         shown.append({"at_ms": each.at_ms, **_row(name, each)})
         if number % _ROWS_PER_TURN == 0:
             await asyncio.sleep(0)
@@ -40,6 +40,7 @@ def _row(api: str, slow: SlowRequest) -> dict[str, Any]:
         "api": api,
         "version": slow.version,
         "total_ms": _ms(slow.seconds),
+        "wait_ms": _ms(slow.wait_s),
         **{f"{stage}_ms": _ms(getattr(slow, f"{stage}_s")) for stage in STAGES},
         "client_id": slow.client_id,
         "address": slow.address,

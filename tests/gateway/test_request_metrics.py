@@ -217,8 +217,9 @@ def test_a_fetch_is_compared_without_the_time_for_which_its_client_wants_to_wait
     waits = {"key": FETCH, "body": body, "accepted_s": 1000.002}
     assert offered(slow, 0.5, **waits) is None
     noted = offered(slow, 2.0, **waits)
-    assert (noted.seconds, noted.topic) == (2.0, "orders")
-    assert offered(slow, 0.1, key=FETCH, body=body) is not None  # it did not wait
+    assert (noted.seconds, noted.wait_s, noted.own_s, noted.topic) == (2.0, 0.5, 1.5, "orders")
+    prompt = offered(slow, 0.1, key=FETCH, body=body)  # it did not wait
+    assert (prompt.wait_s, prompt.own_s) == (None, 0.1)
 
 
 def test_stages_are_those_that_are_known():
