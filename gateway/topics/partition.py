@@ -316,7 +316,8 @@ class Partition:
 
     def _on_failed(self, error: LedgerError) -> None:
         """Answer pending batches after a failure, and open the stream under the next epoch."""
-        self._log.warn(_ENDED if self.closed else _FAILED, error)
+        deleted = self._abandoned_for == DELETED
+        self._log.warn(_ENDED if self.closed else _FAILED, error, intended=deleted)
         self._path.on_failed(error)
         self.reopen()
 

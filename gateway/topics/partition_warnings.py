@@ -36,11 +36,13 @@ class PartitionWarnings:
         self._topic = topic
         self._index = index
 
-    def warn(self, event: str, error: LedgerError) -> None:
+    def warn(self, event: str, error: LedgerError, *, intended: bool = False) -> None:
+        """Log an error, for information only if it follows from what a client asked for."""
         lack = isinstance(error, NotEnoughBookies)
         kind, subject = (_BOOKIES, "") if lack else (event, self._stream)
         if _throttle.allows(kind, subject, self._services.clock.monotonic_s()):
-            logger().warning(
+            log = logger()
+            (log.info if intended else log.warning)(
                 event,
                 topic=self._topic,
                 partition=self._index,

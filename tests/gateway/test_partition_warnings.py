@@ -59,14 +59,16 @@ async def test_a_failed_log_is_named_by_topic_and_partition(capsys):
 
 
 @pytest.mark.parametrize(
-    ("ends", "reason"),
+    ("ends", "level", "reason"),
     [
-        ("lost", "another broker may lead it now"),
-        ("_topic_forgotten", "its topic is deleted"),
-        ("_topic_deleted", "its topic is deleted"),
+        ("lost", "warning", "another broker may lead it now"),
+        ("_topic_forgotten", "info", "its topic is deleted"),
+        ("_topic_deleted", "info", "its topic is deleted"),
     ],
 )
-async def test_a_partition_that_is_led_no_more_is_named_with_the_true_reason(ends, reason, capsys):
+async def test_a_partition_that_is_led_no_more_is_named_with_the_true_reason(
+    ends, level, reason, capsys
+):
     async with started_cluster() as cluster:
         partition = await cluster.topic("orders")
         await cluster.sent(partition, batch())
@@ -78,6 +80,7 @@ async def test_a_partition_that_is_led_no_more_is_named_with_the_true_reason(end
         await asyncio.sleep(1)
         assert partition.closed
         (line,) = warnings(capsys, "no longer leads a partition")
+        assert f" level={level} " in line
         assert "topic=orders partition=0 " in line
         assert f'kind=NotOwner reason="orders-0: {reason}"' in line
         assert not UUID.search(line)
