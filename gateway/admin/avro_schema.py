@@ -27,6 +27,7 @@ from gateway.admin.avro_types import (
     Union,
     fixed,
 )
+from ledger.command_line.extras import install_command
 
 SCHEMA_BYTES_MAX: Final = 2**20
 VALUE_BYTES_MAX: Final = 16 * 2**20
@@ -51,7 +52,7 @@ class AvroMissing(Exception):
     """The package that reads Avro is not installed."""
 
     def __init__(self) -> None:
-        super().__init__("Avro needs the package fastavro: pip install 'ledger-gateway[avro]'")
+        super().__init__(f"Avro needs the package fastavro: {install_command('avro')}")
 
 
 class Schema:

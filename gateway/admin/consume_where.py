@@ -33,6 +33,7 @@ from gateway.admin.where_process import (
     variables,
 )
 from ledger.command_line.exit_codes import EXIT_FAILED, EXIT_USAGE
+from ledger.command_line.extras import install_command
 from ledger.command_line.units import show_size
 
 _MODULE: Final = "gateway.admin.where_process"
@@ -60,8 +61,7 @@ class CelMissing(Exception):
 
     def __init__(self) -> None:
         super().__init__(
-            "--where needs the package common-expression-language: "
-            "pip install 'ledger-gateway[cel]'"
+            f"--where needs the package common-expression-language: {install_command('cel')}"
         )
 
 

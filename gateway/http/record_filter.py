@@ -21,6 +21,7 @@ from gateway.admin.consume_where import CelMissing, InvalidExpression, Where
 from gateway.admin.notation import read_moment
 from gateway.http.pages import Refused
 from ledger.command_line import units
+from ledger.command_line.extras import EXTRAS
 from ledger.tasks import in_thread, start_once
 
 STARTS: Final = ("newest", "oldest", "offset", "time")
@@ -32,6 +33,7 @@ PARAMETERS: Final = (
     *("from", "offset", "time", "partition", *CONTENT, "isolation", "show", "limit", "cursor"),
 )
 
+_CEL_MISSING: Final = f"where needs a package that this gateway lacks: {EXTRAS['cel'][0]}"
 _TEXT_MAX: Final = 1_000  # characters of a filter but for an expression
 DIGITS_13: Final = 13
 """Digits of a time in milliseconds since 1970."""
@@ -183,8 +185,8 @@ async def open_conditions(query: RecordQuery) -> AsyncGenerator[Conditions]:
         where = await asyncio.shield(starting)
     except InvalidExpression as error:
         raise _refused(f"where: {error}") from None
-    except CelMissing as error:
-        raise Refused(400, "CEL_MISSING", str(error).removeprefix("--")) from None
+    except CelMissing:
+        raise Refused(400, "CEL_MISSING", _CEL_MISSING) from None
     except asyncio.CancelledError:
         starting.add_done_callback(_close_late)
         raise

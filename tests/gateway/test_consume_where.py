@@ -162,5 +162,5 @@ def test_a_bad_expression_is_refused_with_its_place(expression, reason):
 
 def test_the_extra_is_named_if_cel_is_missing(monkeypatch):
     monkeypatch.setattr("gateway.admin.consume_where.find_spec", lambda _: None)
-    with pytest.raises(CelMissing, match=r"pip install 'ledger-gateway\[cel\]'"):
+    with pytest.raises(CelMissing, match="pip install 'common-expression-language>="):
         Where("true")

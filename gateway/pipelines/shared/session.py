@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.pipelines.shared.errors import JobError
+from ledger.command_line.extras import install_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -170,7 +171,7 @@ def _pyspark_version() -> str:
     except ImportError:
         raise JobError(
             "pyspark is not installed here: `make spark`, then .venv-spark/bin/python -m gateway"
-            " job ...; or run pip install 'ledger-gateway[spark]'",
+            f" job ...; or {install_command('spark')}",
             "NO_SPARK",
         ) from None
     return __version__
