@@ -39,7 +39,8 @@ THIS_MACHINE: Final = "this machine"
 def judge_bootstrap(answers: Sequence[Answer]) -> Finding:
     faults = [str(each.fault) for each in answers if each.fault is not None]
     if not faults:
-        return ok("bootstrap", f"{listed([each.server for each in answers])} answers")
+        one = "answers" if len(answers) == 1 else "answer"
+        return ok("bootstrap", f"{listed([each.server for each in answers])} {one}")
     if len(faults) == len(answers):
         return fail("bootstrap", listed(faults))
     return warn("bootstrap", f"{len(faults)} of {len(answers)} do not answer: {listed(faults)}")

@@ -21,6 +21,7 @@ _NAME_MIN: Final = 18  # columns that a name keeps
 _NAME_MAX: Final = 48
 _NO_LIMIT: Final = 1 << 30
 _BLANKS_FROM: Final = 5  # lines for each part of the picture, to part them by empty lines
+_MINUTES_FROM_S: Final = 120
 _WELL: Final = ("rw", "Stable", "Empty", "-")  # states that need no look
 
 
@@ -73,8 +74,9 @@ def _tenths(value: float) -> str:
     return f"{value:,.1f}"
 
 
-def _seconds(value: int) -> str:
-    return f"{value}s"
+def _age(value_s: int) -> str:
+    """Return an age in whole seconds, or in minutes from two minutes on."""
+    return f"{value_s}s" if value_s < _MINUTES_FROM_S else f"{value_s // 60}min"
 
 
 _TABLES: Final = (
@@ -115,7 +117,7 @@ _TABLES: Final = (
         _Field("SLOW REQUEST", "request", 0),
         (
             _Field("MS", "total_ms", 11, _tenths),
-            _Field("AGO", "age_s", 6, _seconds),
+            _Field("AGO", "age_s", 6, _age),
             _Field("CLIENT", "client_id", 16, left=True),
             _Field("ADDRESS", "address", 21, left=True),
         ),

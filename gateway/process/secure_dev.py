@@ -158,7 +158,7 @@ def hints(place: Path, host: str, port: int) -> list[str]:
     ours = f"-b {server} --command-config {_quoted(place / 'client.properties')}"
     rdkafka = f"-b {server} -F {_quoted(place / 'librdkafka.properties')}"
     return [
-        f"secure: {SECURE}; user {ADMIN}, also of the page: {place / 'admin.password'}",
+        f"secure: {SECURE}; user {ADMIN}, also for the page; password: {place / 'admin.password'}",
         f"java: kafka-topics.sh {java} --list",
         f"librdkafka: kcat {rdkafka} -L",
         f"aiokafka: AIOKafkaProducer({_of_aiokafka(place, server)})",

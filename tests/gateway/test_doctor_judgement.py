@@ -66,6 +66,7 @@ THREE = [Copies("orders", 3), Copies("logs", 1)]
 COPIES = {"topics": THREE}
 JUDGED = [
     ("ok", judge_bootstrap([ANSWERS]), "10.0.0.1:9092 answers"),
+    ("ok", judge_bootstrap([ANSWERS, ANSWERS]), "10.0.0.1:9092, 10.0.0.1:9092 answer"),
     ("warn", judge_bootstrap([ANSWERS, SILENT]), "1 of 2 do not answer: 10.0.0.2:9092 did not"),
     ("fail", judge_bootstrap([SILENT]), "did not answer within 4 s"),
     ("ok", judge_address([ANSWERS], "c1"), "1 broker can be reached"),

@@ -182,6 +182,13 @@ def test_slow_requests_are_the_last_table_and_only_if_there_are_any():
         assert not any("SLOW" in line for line in texts(a_look(slow=other), [], 80, 40))
 
 
+@pytest.mark.parametrize(("age_s", "shown"), [(119, "119s"), (120, "2min"), (3_599, "59min")])
+def test_the_age_of_a_slow_request_is_in_seconds_and_then_in_minutes(age_s, shown):
+    slow = {"request": "Produce t", "total_ms": 600.0, "age_s": age_s}
+    lines = texts(a_look(slow=[{**slow, "client_id": None, "address": "a:1"}]), [], 80, 40)
+    assert lines[-1].split()[2:4] == ["600.0", shown]
+
+
 def test_before_the_first_look_there_is_a_title():
     assert texts(None, ["no answer for 3 s"], 80, 24) == ["gateway top", "no answer for 3 s"]
 
