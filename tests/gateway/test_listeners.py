@@ -519,7 +519,7 @@ def gateway(tmp_path_factory):
     words = [f"--listener=OUT=127.0.0.1:{outside}", f"--advertise=OUT=localhost:{outside}"]
     words += [f"--listener=IN=127.0.0.2:{inside}"]
     argv = [sys.executable, "-m", "gateway", "dev", *words]
-    argv += ["--ledger-port", "0", "--data", str(directory / "data")]
+    argv += ["--ledger-port", "0", "--no-http-port", "--data", str(directory / "data")]
     argv += ["--group-initial-rebalance-delay", "0"]
     process = Process(argv, directory / "log", errors=directory / "errors")
     try:
@@ -569,7 +569,7 @@ def test_a_producer_that_cannot_reach_the_advertised_address_is_one_warning(tmp_
     port, closed = ports_in_a_row(2)
     words = [f"--listener=OUT=127.0.0.1:{port}", f"--advertise=OUT=127.0.0.1:{closed}"]
     argv = [sys.executable, "-m", "gateway", "dev", *words, "--no-ledger-port"]
-    argv += ["--data", str(tmp_path / "data")]
+    argv += ["--no-http-port", "--data", str(tmp_path / "data")]
     process = Process(argv, tmp_path / "log", errors=tmp_path / "errors")
     try:
         process.wait_output("KafkaServer", START_S_MAX)
