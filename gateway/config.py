@@ -356,7 +356,7 @@ class SaslConfig:
     failure_s: float = (
         0.25  # from a token to the answer that it is wrong, whatever is wrong with it
     )
-    checks_max: int = 1  # passwords of PLAIN that are checked at once, each in a thread
+    checks_max: int = 1  # passwords of PLAIN checked at once, in threads of the lowest priority
     checks_waiting_max: int = 256  # one more is refused
     checks_per_address_max: int = 16  # of them
     user: str = ""  # as which this gateway authenticates at other gateways, and its page here

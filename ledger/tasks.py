@@ -5,6 +5,7 @@
     start_once        one piece of work: reported, and passed to its owner
     in_thread         a function that would hold the event loop: its exception reaches the caller
     in_daemon         the same, but neither the loop nor the process waits for its end
+    LowThreads        the same, in a few threads of the lowest priority
 
 A report goes to the exception handler of the loop, with the exception. A process installs
 `log_failure` there. A task that its owner cancels ends without a report. A CancelledError without
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager, suppress
@@ -29,6 +31,7 @@ from ledger.log import Throttle, logger
 T = TypeVar("T")
 
 _PAUSE_S_FIRST: Final = 0.1
+_LOWEST: Final = 19
 PAUSE_S_MAX: Final = 10.0
 """Longest pause before a restart. A task that ran this long is restarted soon again."""
 
@@ -100,14 +103,40 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     Raises RuntimeError if it raises StopIteration: no future takes that, so the caller would wait
     without end.
     """
+    return await asyncio.to_thread(_without_stop, function, arguments)
 
-    def call() -> T:
-        try:
-            return function(*arguments)
-        except StopIteration as error:
-            raise RuntimeError("a function in a thread raised StopIteration") from error
 
-    return await asyncio.to_thread(call)
+def _without_stop(function: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+    try:
+        return function(*arguments)
+    except StopIteration as error:
+        raise RuntimeError("a function in a thread raised StopIteration") from error
+
+
+class LowThreads:
+    """Threads of the lowest priority: the event loop and all other processes come before them.
+
+    For functions that use a core for long without the interpreter's lock. They end with this
+    object.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        """Create it. Up to `count` threads start when they are needed."""
+        from concurrent.futures import ThreadPoolExecutor  # few processes need it
+
+        self._pool = ThreadPoolExecutor(count, name, initializer=_give_way)
+
+    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call `function` in one of the threads, as `in_thread` does, and return its result."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, _without_stop, function, arguments)
+
+
+def _give_way() -> None:
+    """Give this thread the lowest priority. Needs no right; without it, nothing else changes."""
+    if sys.platform == "linux":  # elsewhere, it would be the priority of the process
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)
 
 
 async def in_daemon(name: str, function: Callable[[], T]) -> T:

@@ -1,7 +1,9 @@
 """What the SASL connections of a process share: the keys of users, and the check of passwords.
 
 A password of PLAIN is compared with the keys of SCRAM, which takes milliseconds of a core. Checks
-run in threads; so many of them wait at most, in all and for one address, and more are refused.
+run in threads of the lowest priority, because producers come before logins
+(docs/decisions/0041-passwords-are-checked-at-the-lowest-priority.md). So many of them wait at most,
+in all and for one address, and more are refused.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from gateway.core.scram_credentials import Credential, Mechanism
 from gateway.core.scram_decoy import decoy, usual_iterations
 from gateway.core.scram_exchange import DIGESTS, MECHANISMS
 from gateway.settings.scram_users import ScramUsers
-from ledger.tasks import in_thread, start_once
+from ledger.tasks import LowThreads, start_once
 
 _NONCE_BYTES: Final = 24
 _STRONGEST_FIRST: Final = (Mechanism.SHA_512, Mechanism.SHA_256)
@@ -55,6 +57,7 @@ class PasswordChecks:
         self._waiting: deque[_Check] = deque()
         self._by_address: Counter[str] = Counter()
         self._running = 0
+        self._threads = LowThreads(config.checks_max, "password-check")
 
     def add(
         self, password: bytes, credential: Credential, mechanism: Mechanism, host: str
@@ -84,7 +87,9 @@ class PasswordChecks:
         """Check a password. Without a result it counts as wrong."""
         found = False
         try:
-            found = await in_thread(has_password, check.password, check.credential, check.mechanism)
+            found = await self._threads.call(
+                has_password, check.password, check.credential, check.mechanism
+            )
         finally:
             self._count_down(check.share)
             if not check.done.done():

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import os
 import ssl
+import threading
 import traceback
 
 import pytest
@@ -272,6 +274,24 @@ async def test_one_password_is_checked_at_a_time_and_the_rest_waits_or_is_refuse
     assert 16 <= codes.count(0) < 100
     assert set(codes) == {0, FAILED}
     assert len(port.principals) > 3
+
+
+async def test_the_threads_that_check_passwords_have_the_lowest_priority(authority, monkeypatch):
+    found, check = [], logins.has_password
+
+    def noted(*arguments):
+        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return check(*arguments)
+
+    monkeypatch.setattr(logins, "has_password", noted)
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    sasl = SaslConfig(mechanisms=ALL, failure_s=0.1, checks_max=2)
+    async with tls_port(authority, sasl) as port:
+        clients = [await connect(port, "SASL_SSL", client_tls(authority)) for _ in range(4)]
+        answers = await asyncio.gather(*(each.plain() for each in clients))
+    assert [each.error_code.value for each in answers] == [0] * 4
+    assert found == [19] * 4
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before  # that of the event loop
 
 
 async def test_a_session_ends_and_can_be_renewed_by_the_same_user_only():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ import pytest
 from ledger.tasks import (
     PAUSE_S_MAX,
     Guard,
+    LowThreads,
     ends_by,
     in_daemon,
     in_thread,
@@ -253,10 +255,20 @@ def test_a_process_whose_vital_work_fails_ends_with_70_and_one_line():
     assert "in writev" in lines[0]
 
 
-def test_a_function_in_a_thread_that_raises_stop_iteration_does_not_hold_its_caller():
-    assert asyncio.run(in_thread(next, iter([7]))) == 7
+@pytest.mark.parametrize("call", [in_thread, LowThreads(1, "low").call])
+def test_a_function_in_a_thread_that_raises_stop_iteration_does_not_hold_its_caller(call):
+    assert asyncio.run(call(next, iter([7]))) == 7
     with pytest.raises(RuntimeError, match="raised StopIteration"):
-        asyncio.run(asyncio.wait_for(in_thread(next, iter([])), 60))
+        asyncio.run(asyncio.wait_for(call(next, iter([])), 60))
+
+
+def test_threads_of_the_lowest_priority_leave_that_of_the_process_as_it_was():
+    def priorities():
+        return [os.getpriority(os.PRIO_PROCESS, each) for each in (threading.get_native_id(), pid)]
+
+    pid = os.getpid()
+    before = os.getpriority(os.PRIO_PROCESS, pid)
+    assert asyncio.run(LowThreads(1, "low").call(priorities)) == [19, before]
 
 
 @pytest.mark.parametrize("raised", [OSError, StopIteration])
