@@ -146,12 +146,14 @@ class ConsumerRoster:
     def is_settled(self, member: ConsumerMember) -> bool:
         """Return whether the member comes to each next assignment epoch without a record.
 
-        A classic member does not: it has to join again.
+        A classic member does not: it has to join again. Nor does a static one: an earlier release
+        that takes the group over would fence it, and keep its place from it for a session.
         """
         stable = member.state is MemberState.STABLE and member.epoch > 0
         return (
             stable
             and member.classic is None
+            and member.instance_id is None
             and _has_exactly(member.assigned, self.targets.get(member.member_id, {}))
         )
 
@@ -214,18 +216,19 @@ class ConsumerRoster:
         for member in list(self.members.values()):
             if member.epoch < epoch and self.is_settled(member):
                 lowest = member.epoch if member.lowest_epoch is None else member.lowest_epoch
-                self._change_epochs(replace(member.with_epoch(epoch), lowest_epoch=lowest))
+                self._change_epochs(replace(member, epoch=epoch, lowest_epoch=lowest))
 
     def hear(self, name: str, epoch: int) -> None:
-        """Take the first heartbeat of a member after a takeover: it knows this epoch.
+        """Take the first heartbeat of a member after a takeover: it is in the epoch that it knows.
 
-        It repeats the heartbeat if the answer gets lost, and the epoch is then the previous one.
+        The next step makes this the previous epoch, as the member may repeat its heartbeat. Another
+        epoch is that of a join, or the previous one.
         """
         member = self.members.get(name)
         if member is None or member.lowest_epoch is None:
             return
-        previous = epoch if 0 < epoch < member.epoch else member.previous_epoch
-        self._change_epochs(replace(member, previous_epoch=previous, lowest_epoch=None))
+        known = epoch if member.may_be_in(epoch) else member.epoch
+        self._change_epochs(replace(member, epoch=known, lowest_epoch=None))
 
     def _change_epochs(self, after: ConsumerMember) -> None:
         name = after.member_id

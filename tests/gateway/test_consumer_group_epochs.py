@@ -50,8 +50,8 @@ class Stored:
         self.notes |= encoded
         self.notes = {key: each for key, each in self.notes.items() if each is not None}
 
-    def join(self, name):
-        self.clients[name] = Client(name)
+    def join(self, name, **words):
+        self.clients[name] = Client(name, **words)
         self.beat(name)
 
     def beat(self, name, *, lost=False):
@@ -163,6 +163,49 @@ def test_a_member_repeats_its_first_heartbeat_after_a_takeover():
     stored.beat(name, lost=True)
     stored.beat(name)
     assert stored.clients[name].epoch == stored.group.epoch
+
+
+def test_a_member_repeats_its_first_heartbeat_after_a_takeover_which_raised_its_epoch():
+    stored = Stored(3, 4)
+    name = list(stored.clients)[-1]  # it keeps its one partition
+    stored.join("new")
+    stored.later()
+    stored.beat("new")
+    stored.leave("new")
+    stored.later()
+    stored.take_over()
+    stored.beat(name, lost=True)
+    assert stored.group.members[name].epoch > stored.clients[name].epoch + 1
+    stored.beat(name)
+    assert stored.clients[name].epoch == stored.group.members[name].epoch
+
+
+def test_a_member_that_must_revoke_after_a_takeover_repeats_its_heartbeat():
+    stored = Stored(1, 4)
+    (name,) = stored.clients
+    stored.topics.make("u", 1)
+    stored.join("of another topic", topics=frozenset({"u"}))
+    stored.later()
+    stored.beat("of another topic")
+    stored.take_over()
+    stored.join("new")
+    stored.later()
+    stored.beat("new")
+    stored.beat(name, lost=True)
+    stored.beat(name)
+    stored.rest()
+    assert {len(stored.clients[each].owned) for each in (name, "new")} == {2}
+
+
+def test_a_static_member_stores_each_epoch():
+    """An earlier release would fence it, and refuse its place to itself until its session ends."""
+    stored = Stored(1, 4)
+    stored.join("static", instance="i")
+    stored.rest()
+    stored.topics.make("u", 1)
+    stored.join("of another topic", topics=frozenset({"u"}))
+    stored.rest()
+    assert stored.epoch_of("static") == stored.clients["static"].epoch == stored.group.epoch
 
 
 def beat_in(stored, name, epoch):

@@ -5,8 +5,9 @@ compiled: a library whose build needed a newer processor than that of the machin
 (docs/decisions/0028-io-uring-for-the-journal.md).
 
 One thread uses a ring. The kernel reads the submission queue only within a call of that thread. It
-may add completions at any time, also on another processor: `results` reads them while it holds a
-lock, which orders these reads behind that of the queue's tail, and before the change of its head.
+may add completions at any time, also on another processor: `results` gives a lock back and takes it
+again between its read of the queue's tail, those of completions, and the change of the head. No
+read passes both.
 """
 
 from __future__ import annotations
@@ -103,7 +104,9 @@ class KernelRing:
         # Where the next operation goes, modulo 2 ** 32. The kernel learns of it by `submit`.
         self._tail: int = self._words[self._sq_tail]
         self._prepared = 0
+        # Held, but between two reads that may not change their order.
         self._barrier = Lock()
+        self._barrier.acquire()
 
     def _map(self, found: Any) -> None:
         size = max(
@@ -162,15 +165,20 @@ class KernelRing:
         """Take the number and the result of each completion, a negative errno for a failure."""
         found: list[tuple[int, int]] = []
         head, tail = self._words[self._cq_head], self._words[self._cq_tail]
-        with self._barrier:  # no read below passes the one above
-            while head != tail:
-                at = self._completions + (head & self._cq_mask) * _COMPLETION.size
-                number, result, _ = _COMPLETION.unpack_from(self._queues, at)
-                head = (head + 1) & 0xFFFFFFFF
-                found.append((number, result))
-        # Nor does this pass a read above: the kernel may use the places again.
+        self._order()
+        while head != tail:
+            at = self._completions + (head & self._cq_mask) * _COMPLETION.size
+            number, result, _ = _COMPLETION.unpack_from(self._queues, at)
+            head = (head + 1) & 0xFFFFFFFF
+            found.append((number, result))
+        self._order()  # the kernel may use the places again
         self._words[self._cq_head] = head
         return found
+
+    def _order(self) -> None:
+        """Let no read or write pass this call in either direction."""
+        self._barrier.release()
+        self._barrier.acquire()
 
     def overflowed(self) -> bool:
         """Return whether the kernel keeps completions for which the queue had no room."""

@@ -100,6 +100,7 @@ class Uring:
         self._watch()
         submission = Submission(on_done, write)
         began_s = perf_counter()
+        taken = 0
         try:
             if write is not None:
                 self._prepare_write(submission, write, linked=synced is not None)
@@ -109,13 +110,21 @@ class Uring:
             if taken != submission.left:
                 raise OSError(errno.EIO, f"the kernel took {taken} of {submission.left} operations")
         except OSError as error:
-            self._broken = error
-            on_done(error)
+            self._on_refused(submission, error, taken)
         self._blocked.add(perf_counter() - began_s)
 
+    def _on_refused(self, submission: Submission, error: OSError, taken: int) -> None:
+        """Submit nothing any more. What the kernel took of a submission still uses its memory."""
+        self._broken = error
+        for number in range(self._next, self._next - submission.left + taken, -1):
+            del self._pending[number]
+        submission.left, submission.error = taken, error
+        if not taken:
+            submission.on_done(error)
+
     def close(self) -> None:
-        """Wait until everything submitted has ended, and free the ring."""
-        while self._pending and self._broken is None:
+        """Wait until everything that the kernel took has ended, and free the ring."""
+        while self._pending:
             with suppress(InterruptedError):
                 self._ring.wait()
                 self._reap()
