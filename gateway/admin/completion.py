@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -30,6 +31,10 @@ KEPT_S: Final = 60.0
 _WORDS_MAX: Final = 1_000
 _FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 _DEFAULT: Final = "127.0.0.1:9092"
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._:@%+=/][A-Za-z0-9._:@%+=/-]*")
+"""Names that no shell reads as more than a word. Others are not offered: whoever may name a group
+would name a command that runs once an operator completes it. A `-` would begin an option.
+"""
 _NO_ANSWER: Final = (
     AdminError,
     Unreachable,
@@ -71,14 +76,13 @@ def profiles(ctx: click.Context, incomplete: str) -> Sequence[str]:
 
 
 def _fitting(names: Sequence[str], incomplete: str, hidden: str = "") -> Sequence[str]:
-    """Return names that a shell can take as one word; a name with a space cannot be typed so."""
+    """Return the names that begin so, and that a shell takes as they are."""
     found = [
         name
         for name in names
         if name.startswith(incomplete)
         and not (hidden and name.startswith(hidden))
-        and name.isprintable()
-        and not any(character.isspace() for character in name)
+        and _PLAIN.fullmatch(name)
     ]
     return found[:_WORDS_MAX]
 

@@ -37,9 +37,17 @@ def completion(shell: str) -> None:
     variable = f"_{program.upper().replace('-', '_')}_COMPLETE"
     template = kind(root.command, {}, program, variable)
     script = template.source_template % template.source_vars()
+    if shell == "bash":
+        script = _without_patterns(script)
     if Path(sys.argv[0]).name == "__main__.py":
         script = _by_interpreter(script, shell, program)
     print(script, flush=True)
+
+
+def _without_patterns(script: str) -> str:
+    """Return the script of bash so that it never replaces a name by the files that match it."""
+    script = script.replace("    local response\n", "    local response -\n    set -f\n", 1)
+    return script.replace("COMPREPLY+=($value)", 'COMPREPLY+=("$value")')
 
 
 def _by_interpreter(script: str, shell: str, program: str) -> str:

@@ -12,10 +12,13 @@ import select
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import time
 from contextlib import contextmanager
 
 import pytest
+from click.testing import CliRunner
 
 from gateway.admin import completion
 from gateway.process.cli import program
@@ -69,6 +72,71 @@ def test_names_that_cannot_be_typed_as_a_word_are_left_out(monkeypatch, cache):
     assert completed("topic", "describe", "__", monkeypatch=monkeypatch) == ["__internal"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sol$(touch${IFS}/tmp/x)",
+        "sol;id",
+        "sol*",
+        "sol?",
+        "sol[a]",
+        "sol{a,b}",
+        "sol`id`",
+        "sol two",
+        "sol'",
+        'sol"',
+        "sol\\",
+        "sol\n",
+        "sol\nid",
+        "sol|id",
+        "sol&",
+        "sol>x",
+        "sol~",
+        "sol!1",
+        "sol#",
+        "sol,x",
+        "sol\N{FULLWIDTH DIGIT ONE}",
+        "-sol",
+        "",
+    ],
+)
+@pytest.mark.parametrize("command", [("topic", "describe"), ("group", "describe")])
+def test_names_that_a_shell_reads_as_more_than_a_word_are_not_offered(command, name, monkeypatch):
+    path = completion._file(f"{command[0]}s", "127.0.0.1:1")
+    completion._write(path, [name, "sol.A_1:@%+=/-z"])
+    for typed in ("", name[:1], "sol"):
+        assert name not in completed(*command, typed, monkeypatch=monkeypatch)
+    assert completed(*command, "sol", monkeypatch=monkeypatch) == ["sol.A_1:@%+=/-z"]
+
+
+def script_of(shell, argv, monkeypatch):
+    """The script that the command prints if it was started so."""
+    monkeypatch.setattr(sys, "argv", argv)
+    done = CliRunner().invoke(program, ["completion", shell], prog_name="gateway")
+    assert done.exit_code == 0, done.stderr
+    return done.stdout
+
+
+def test_bash_takes_each_name_as_it_is(tmp_path, monkeypatch):
+    """Without completing it to files that match, and with patterns as before afterwards."""
+    for name in ("solar", "plain,solid"):
+        (tmp_path / name).touch()
+    (tmp_path / "gateway").write_text("#!/bin/sh\necho 'plain,sol*'\n")
+    (tmp_path / "gateway").chmod(0o755)
+    script = script_of("bash", ["gateway"], monkeypatch)
+    script += "COMP_WORDS=(gateway topic sol); COMP_CWORD=2; _gateway_completion gateway\n"
+    script += 'printf "%s\\n" "${COMPREPLY[@]}"; echo sola*'
+    done = subprocess.run(
+        ["/bin/bash", "--norc", "-c", script],
+        cwd=tmp_path,
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.split("\n") == ["sol*", "solar", ""], done.stderr
 
 
 @pytest.mark.parametrize("data", ["", "{", "{}", '"orders"', "[1, null]"])
