@@ -53,12 +53,14 @@ def _without_patterns(script: str) -> str:
 def _by_interpreter(script: str, shell: str, program: str) -> str:
     """Return the script for a program that is started by `python -m`, and need not be on the PATH.
 
-    It may be a function of the shell, which the script cannot call as a program.
+    It may be a function of the shell, which the script cannot call as a program. `-P` keeps the
+    interpreter from importing what lies in the current directory; the path is that of this program.
     """
     before = {"bash": "=bash_complete ", "zsh": "=zsh_complete ", "fish": "(commandline -t) "}[
         shell
     ]
     name = "$1" if shell == "bash" else program
-    interpreter = shlex.quote(sys.executable)
-    script = script.replace(f"{before}{name})", f"{before}{interpreter} -m {program})")
+    tree = shlex.quote(str(Path(__file__).resolve().parents[2]))
+    command = f"PYTHONPATH={tree} {shlex.quote(sys.executable)} -P -m {program}"
+    script = script.replace(f"{before}{name})", f"{before}{command})")
     return script.replace(f"    (( ! $+commands[{program}] )) && return 1\n", "")

@@ -23,6 +23,7 @@ from click.testing import CliRunner
 from gateway.admin import completion
 from gateway.process.cli import program
 from tests.gateway.admin_commands import consumer, invoke, produced
+from tests.house import ROOT
 from tests.peers import install
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
@@ -137,6 +138,32 @@ def test_bash_takes_each_name_as_it_is(tmp_path, monkeypatch):
         timeout=60,
     )
     assert done.stdout.split("\n") == ["sol*", "solar", ""], done.stderr
+
+
+def test_a_source_tree_is_completed_by_its_own_modules_in_any_directory(tmp_path, monkeypatch):
+    hostile = "from pathlib import Path; Path('ran').touch()\n"
+    (tmp_path / "gateway").mkdir()
+    for name in ("gateway/__init__.py", "gateway/__main__.py", "click.py", "asyncio.py"):
+        (tmp_path / name).write_text(hostile)
+    script = script_of("bash", ["/tree/gateway/__main__.py"], monkeypatch)
+    script += "COMP_WORDS=(gateway topi); COMP_CWORD=1; _gateway_completion gateway\n"
+    script += 'printf "%s\\n" "${COMPREPLY[@]}"'
+    done = subprocess.run(
+        ["/bin/bash", "--norc", "-c", script],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "topic\n", done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_no_shell_starts_the_interpreter_in_the_current_directory(shell, monkeypatch):
+    script = script_of(shell, ["/tree/gateway/__main__.py"], monkeypatch)
+    assert f"PYTHONPATH={ROOT} {sys.executable} -P -m gateway)" in script
 
 
 @pytest.mark.parametrize("data", ["", "{", "{}", '"orders"', "[1, null]"])
