@@ -151,6 +151,8 @@ class Link:
         try:
             async with asyncio.timeout(connect_s_max):
                 self._reader, self._writer = await connect(self._host, self._port, self._security)
+        except UnicodeError:  # IDNA does not encode it; a broker may give any text as its host
+            raise Unreachable(f"no server at {self.peer}: no name of a host") from None
         except (OSError, TimeoutError) as error:
             why = "no connection in time" if isinstance(error, TimeoutError) else _plain(error)
             raise Unreachable(f"no server at {self.peer}: {why}") from None

@@ -12,6 +12,7 @@ import pytest
 from gateway.admin.client import AdminClient, AdminError, Unreachable, parse_bootstrap
 from gateway.admin.group_shapes import OFFSETS
 from gateway.admin.groups import assigned
+from gateway.wire.client_link import Link
 from gateway.wire.messages import encode_response
 from ledger.command_line.output import headings
 from ledger.command_line.table import as_table
@@ -25,10 +26,46 @@ def test_bootstrap_servers_are_read_as_kafka_clients_write_them():
     ]
 
 
-@pytest.mark.parametrize("text", ["", "a", ":9092", "a:", "a:x", "a:0", "a:65536", "a:1,", "a:-1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "a", ":9092", "a:", "a:x", "a:0", "a:65536", "a:1,", "a:-1", "a:1:2", "@a:1"),
+        *("a..b:1", ".:1", ".a:1", f"{'a' * 64}:1", "http:h:9092", "h :1", "a?b:1", "a/b:1"),
+        "a:\N{FULLWIDTH DIGIT ONE}",
+        "b\N{LATIN SMALL LETTER U WITH DIAERESIS}cher:1",
+        *("[127.0.0.1:1", "127.0.0.1]:1", "[a..b]:1", "[]:1", "[h]:1", "::1:9092", "a:000001"),
+    ],
+)
 def test_a_bad_bootstrap_server_is_named_with_an_example(text):
     with pytest.raises(ValueError, match=r"is not host:port, for example 127\.0\.0\.1:9092"):
         parse_bootstrap(text)
+
+
+def test_hosts_have_labels_of_63_characters_and_may_end_in_a_dot():
+    long = "a" * 63
+    names = [f"{long}.b", "a_b-c.d.", "fe80::1%eth0", "127.0.0.1"]
+    text = f"{long}.b:1,a_b-c.d.:1,[fe80::1%eth0]:1,[127.0.0.1]:1"
+    assert parse_bootstrap(text) == [(name, 1) for name in names]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("user:secretpw@h:9092", "http://u:secretpw@h:9092", "h:1,u:secretpw@h:9092"),
+        *("u:secretpw,x@h:9092", "u:x@secretpw@h:9092"),
+    ],
+)
+def test_a_password_before_a_host_is_not_repeated(text):
+    with pytest.raises(ValueError, match=r"^'\.\.\.@h:9092' is not host:port"):
+        parse_bootstrap(text)
+
+
+@pytest.mark.parametrize("host", ["a..b", ".", "a" * 64])
+@pytest.mark.real_loop
+async def test_a_host_that_is_no_name_is_unreachable(host):
+    link = Link(host, 1, 1.0)
+    with pytest.raises(Unreachable, match=r"^no server at .*: no name of a host$"):
+        await link.open(1.0)
 
 
 @asynccontextmanager
