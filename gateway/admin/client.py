@@ -17,7 +17,6 @@ from gateway.admin.client_settings import ClientSettings
 from gateway.wire.client_link import (
     VERSION_MAX,
     AdminError,
-    Closed,
     Link,
     NoToken,
     Unreachable,
@@ -89,6 +88,8 @@ class AdminClient:
         self._retry_s_max = retry_s_max
         # Open connections, by host and port. A connection that fails is removed and closed.
         self._links: dict[tuple[str, int], Link] = {}
+        # Where a server has answered, so that its protocol is known, also behind a new connection.
+        self._answered: set[tuple[str, int]] = set()
         # The connection to a bootstrap server, for requests that any broker answers. None before
         # the first request. Also None after this connection failed, until another one is open.
         self._first: Link | None = None
@@ -136,7 +137,8 @@ class AdminClient:
                 raise
             except Unreachable as error:
                 faults.append(error)
-        kind = Closed if all(isinstance(each, Closed) for each in faults) else Unreachable
+        kinds = {type(each) for each in faults}
+        kind = kinds.pop() if len(kinds) == 1 else Unreachable
         raise kind("; ".join(map(str, faults)))
 
     def place_of(self, broker: Broker) -> tuple[str, int]:
@@ -152,6 +154,7 @@ class AdminClient:
             link = None
         if link is None:
             link = Link(host, port, self._answer_s_max, security=self.security)
+            link.answered = (host, port) in self._answered
             await link.open(self._connect_s_max)
             await self._introduce(link)
             other = self._links.get((host, port))
@@ -177,6 +180,8 @@ class AdminClient:
         """
         for address in [each for each, known in self._links.items() if known is link]:
             del self._links[address]
+            if link.answered:
+                self._answered.add(address)
         if self._first is link:
             self._first = None
         await link.close()

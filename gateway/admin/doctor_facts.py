@@ -12,6 +12,7 @@ class Answer(NamedTuple):
     server: str  # host:port, for a broker with its node id
     fault: str | None = None
     cluster_id: str | None = None
+    fix: str = ""  # of the fault, if it is not that of the check
 
 
 class Lookup(NamedTuple):

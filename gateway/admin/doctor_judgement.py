@@ -42,19 +42,26 @@ def judge_bootstrap(answers: Sequence[Answer]) -> Finding:
         one = "answers" if len(answers) == 1 else "answer"
         return ok("bootstrap", f"{listed([each.server for each in answers])} {one}")
     if len(faults) == len(answers):
-        return fail("bootstrap", listed(faults))
-    return warn("bootstrap", f"{len(faults)} of {len(answers)} do not answer: {listed(faults)}")
+        return fail("bootstrap", listed(faults), _fix_of(answers))
+    text = f"{len(faults)} of {len(answers)} do not answer: {listed(faults)}"
+    return warn("bootstrap", text, _fix_of(answers))
+
+
+def _fix_of(answers: Sequence[Answer]) -> str:
+    """Return the fix of all faults, or nothing for that of the check."""
+    fixes = {each.fix for each in answers if each.fault is not None}
+    return fixes.pop() if len(fixes) == 1 else ""
 
 
 def judge_address(answers: Sequence[Answer], cluster_id: str | None) -> Finding:
     faults = [f"broker at {each.server}: {each.fault}" for each in answers if each.fault]
-    faults += [
+    others = [
         f"at {each.server} another cluster answers ({each.cluster_id} instead of {cluster_id})"
         for each in answers
         if each.fault is None and each.cluster_id != cluster_id
     ]
-    if faults:
-        return fail("address", listed(faults))
+    if faults or others:
+        return fail("address", listed(faults + others), "" if others else _fix_of(answers))
     if not answers:
         return unknown("address", "the servers name no broker")
     return ok("address", f"{counted(len(answers), 'broker')} can be reached at the address given")

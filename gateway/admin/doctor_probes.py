@@ -79,7 +79,7 @@ async def _answer_of(broker: Broker, security: Security | None) -> Answer:
         fields: dict[str, Any] = {"topics": [], "allow_auto_topic_creation": False}
         answer = await link.send(_METADATA, fields)
     except EXPECTED as error:
-        return Answer(name, str(error))
+        return Answer(name, str(error), fix=getattr(error, "fix", ""))
     finally:
         await link.close()
     return Answer(name, None, answer.cluster_id)

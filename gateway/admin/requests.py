@@ -32,7 +32,7 @@ from ledger.command_line.progress import waiting
 from ledger.ports.bookies import BookieTransport
 
 if TYPE_CHECKING:
-    from gateway.admin.client import AdminClient, AdminError
+    from gateway.admin.client import AdminClient, AdminError, Unreachable
     from gateway.admin.client_settings import ClientSettings
     from gateway.admin.storage import Storage
     from ledger.adapters.links.link_config import TlsFiles
@@ -50,7 +50,6 @@ _FIXES = {  # by the code of an error: how its text ends, and what to do then
     "TOPIC_ALREADY_EXISTS": (" already exists.", "pass --if-not-exists to leave it as it is"),
 }
 _START_FIX = "start one with `gateway dev`, or name it with --bootstrap host:port"
-_PROTOCOL_FIX = "set that with --command-config FILE, or choose a profile that has it"
 
 _bootstrap_option = option(
     "--bootstrap",
@@ -193,13 +192,11 @@ def ask(
         fail_request(error, output)
 
 
-def _fix_after(error: Exception, fix: str) -> str:
+def _fix_after(error: Unreachable, fix: str) -> str:
     """Return what follows Unreachable: the fix, unless the server was reached."""
-    from gateway.wire.client_link import Closed, NoToken
+    from gateway.wire.client_link import NoToken
 
-    if isinstance(error, NoToken):
-        return ""
-    return f"; {_PROTOCOL_FIX if isinstance(error, Closed) else fix}"
+    return "" if isinstance(error, NoToken) else f"; {error.fix or fix}"
 
 
 def fail_request(error: Exception, output: FailureForm, more: str = "") -> NoReturn:

@@ -28,6 +28,8 @@ SESSION_SHARE = 0.8
 
 VERSION_MAX = 32_767
 API_VERSIONS = 18
+_BEFORE_LOGIN = frozenset({API_VERSIONS, 17})
+"""Requests that a listener answers before it knows the login: with SaslHandshake."""
 _OUR_FEATURE = "gateway.version"  # no other server has it
 
 
@@ -42,9 +44,20 @@ class AdminError(Exception):
 class Unreachable(Exception):
     """The error that no broker was reached, or none replied in time in Kafka's protocol."""
 
+    fix = ""
+    """What to do, if that follows from the class of the error."""
+
 
 class Closed(Unreachable):
     """The error that a server ended the connection, as a listener of another protocol does."""
+
+    fix = "set security.protocol with --command-config FILE, or choose a profile that has it"
+
+
+class Dropped(Unreachable):
+    """The error that a server ended a connection on which it had answered."""
+
+    fix = "try again, and look into its log"
 
 
 class NoToken(Unreachable):
@@ -145,6 +158,8 @@ class Link:
         self._exchanging = asyncio.Lock()
         self.cut_short = False
         """True once a task was cancelled while it waited: its answer may still come."""
+        self.answered = False
+        """True once the server answered what it answers only in the right security protocol."""
 
     async def open(self, connect_s_max: float) -> None:
         """Connect, and read the versions that the broker serves."""
@@ -154,6 +169,8 @@ class Link:
         except UnicodeError:  # IDNA does not encode it; a broker may give any text as its host
             raise Unreachable(f"no server at {self.peer}: no name of a host") from None
         except (OSError, TimeoutError) as error:
+            if self._is_plain_text(error):
+                raise self._closed() from None
             why = "no connection in time" if isinstance(error, TimeoutError) else _plain(error)
             raise Unreachable(f"no server at {self.peer}: {why}") from None
         try:
@@ -166,6 +183,19 @@ class Link:
         except BaseException:
             await self.close()
             raise
+
+    def _is_plain_text(self, error: Exception) -> bool:
+        """Return whether the server ended the handshake of TLS as one without TLS does."""
+        if self._security is None or self._security.context is None:
+            return False
+        from ssl import SSLEOFError
+
+        wrong = getattr(error, "reason", None) == "WRONG_VERSION_NUMBER"
+        return wrong or isinstance(error, (ConnectionResetError, SSLEOFError))
+
+    def _closed(self) -> Unreachable:
+        text = f"{self.peer} closed the connection"
+        return Dropped(text) if self.answered else Closed(f"{text}; it may speak another protocol")
 
     async def close(self) -> None:
         if self._writer is not None:
@@ -214,6 +244,7 @@ class Link:
             raise
         if answered != number:
             raise Unreachable(f"{self.peer} does not answer private requests")
+        self.answered = True
         if "error" in answer:
             raise AdminError(str(answer.get("message")), str(answer["error"]))
         return answer
@@ -247,6 +278,7 @@ class Link:
         answer = await self._exchange(body, lambda data: decode_response(key, version, data))
         if answer.correlation_id != number:
             raise Unreachable(f"{self.peer} does not speak Kafka's protocol")
+        self.answered = self.answered or key not in _BEFORE_LOGIN
         return answer.body
 
     async def _exchange(self, body: bytes, decode: Callable[[bytes], T]) -> T:
@@ -256,6 +288,12 @@ class Link:
             except asyncio.CancelledError:
                 self.cut_short = True
                 raise
+
+    async def _read(self, reader: asyncio.StreamReader, size: int) -> bytes:
+        try:
+            return await reader.readexactly(size)
+        except asyncio.IncompleteReadError as error:
+            raise Dropped(f"{self.peer} closed the connection") from error
 
     async def _exchange_now(self, body: bytes, decode: Callable[[bytes], T]) -> T:
         reader, writer = self._reader, self._writer
@@ -269,15 +307,13 @@ class Link:
                 size = int.from_bytes(await reader.readexactly(4), "big")
                 if size > FRAME_BYTES_MAX:
                     raise Unreachable(f"{self.peer} does not speak Kafka's protocol")
-                return decode(await reader.readexactly(size))
+                return decode(await self._read(reader, size))
         except TimeoutError:
             raise Unreachable(
                 f"{self.peer} did not answer within {self._answer_s_max:g} s"
             ) from None
-        except asyncio.IncompleteReadError as error:
-            raise Closed(
-                f"{self.peer} closed the connection; it may have another security.protocol"
-            ) from error
+        except (asyncio.IncompleteReadError, ConnectionResetError) as error:
+            raise self._closed() from error
         except OSError as error:
             raise Unreachable(f"{self.peer}: {_plain(error)}") from None
         except MalformedMessage:

@@ -231,8 +231,7 @@ CONNECTIONS = (
         "A server that stops in the middle of an answer",
         f"topic consume t --retry 300ms -b {SERVER}",
         69,
-        "gateway: ... closed the connection; it may have another security.protocol; set that with "
-        "--command-config FILE, or choose a profile that has it",
+        "gateway: ... closed the connection; try again, and look into its log",
         server=Server.cut,
     ),
     Mistake(

@@ -4,15 +4,17 @@ Method: small servers of raw bytes on loopback ports, most of them not Kafka.
 """
 
 import asyncio
+import socket
 import struct
 from contextlib import asynccontextmanager
 
 import pytest
 
 from gateway.admin.client import AdminClient, AdminError, Unreachable, parse_bootstrap
+from gateway.admin.client_settings import ClientSettings
 from gateway.admin.group_shapes import OFFSETS
 from gateway.admin.groups import assigned
-from gateway.wire.client_link import Link
+from gateway.wire.client_link import Closed, Dropped, Link
 from gateway.wire.messages import encode_response
 from ledger.command_line.output import headings
 from ledger.command_line.table import as_table
@@ -69,8 +71,11 @@ async def test_a_host_that_is_no_name_is_unreachable(host):
 
 
 @asynccontextmanager
-async def client_of(answer, **limits):
-    """A client of a server whose `answer(frame)` gives the bytes sent back; None closes."""
+async def client_of(answer, *, cut=False, **limits):
+    """A client of a server whose `answer(frame)` gives the bytes sent back; None closes.
+
+    With `cut` it closes after each answer.
+    """
 
     async def serve(reader, writer):
         try:
@@ -80,6 +85,8 @@ async def client_of(answer, **limits):
                 if out is None:
                     break
                 writer.write(out)
+                if cut:
+                    break
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
@@ -141,9 +148,73 @@ async def test_a_server_of_another_kind_is_unreachable(answer):
 
 @pytest.mark.real_loop
 async def test_a_server_that_hangs_up_is_unreachable():
-    with pytest.raises(Unreachable, match="closed the connection"):
+    with pytest.raises(Closed, match="closed the connection; it may speak another protocol"):
         async with client_of(lambda frame: None):
             pass
+
+
+@pytest.mark.real_loop
+async def test_a_server_that_hangs_up_before_the_login_may_have_another_protocol():
+    async with client_of(served((3, 0, 9))) as client:
+        with pytest.raises(Closed) as error:
+            await client.metadata([])
+    assert "security.protocol" in error.value.fix
+
+
+def serving_once(answer):
+    """As `answer`, until one request besides ApiVersions was answered; then it hangs up."""
+    left = [True]
+
+    def answer_or_close(frame):
+        key, version, correlation_id = struct.unpack_from(">hhi", frame)
+        if key == 18:
+            return answer(frame)
+        fields = {"brokers": [], "cluster_id": "c", "controller_id": 0, "topics": []}
+        reply = encode_response(key, version, correlation_id, fields)
+        return framed(reply) if left and left.pop() else None
+
+    return answer_or_close
+
+
+@pytest.mark.real_loop
+async def test_a_server_that_hangs_up_after_an_answer_has_the_right_protocol():
+    async with client_of(serving_once(served((3, 9, 9)))) as client:
+        await client.metadata([])
+        for _ in ("the same connection", "a new one"):
+            with pytest.raises(Dropped, match=r":\d+ closed the connection$") as error:
+                await client.metadata([])
+            assert error.value.fix == "try again, and look into its log"
+
+
+@pytest.mark.real_loop
+async def test_a_server_that_hangs_up_in_an_answer_has_the_right_protocol():
+    with pytest.raises(Dropped):
+        async with client_of(lambda frame: b"\0\0\0\x40half of it", cut=True):
+            pass
+
+
+@pytest.mark.parametrize(
+    "reply", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", None], ids=["end", "text", "reset"]
+)
+@pytest.mark.real_loop
+async def test_tls_at_a_port_without_it_names_the_protocol(reply):
+    async def serve(reader, writer):
+        if reply is None:  # what came is not read, so that the system resets the connection
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            writer.transport.abort()
+            return
+        await reader.readexactly(5)
+        writer.write(reply)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        servers = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        settings = ClientSettings(servers, {"security.protocol": "SSL"})
+        with pytest.raises(Closed, match=r"closed the connection; it may speak another protocol"):
+            async with AdminClient(settings):
+                pass
 
 
 @pytest.mark.real_loop

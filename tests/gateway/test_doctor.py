@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 import subprocess
 import tarfile
+import threading
 import time
 
 import jsonschema
@@ -130,6 +132,16 @@ def test_a_wrong_name_fails():
     assert code == 69
     assert [row["state"] for row in rows.values()] == ["fail", "fail"]
     assert BAD in rows["dns"]["finding"]
+
+
+def test_a_server_that_hangs_up_gets_the_fix_for_its_protocol(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closing = threading.Thread(target=lambda: server.accept()[0].close())
+        closing.start()
+        _, rows = doctor(f"127.0.0.1:{server.getsockname()[1]}", "--only", "bootstrap")
+        closing.join(60)
+    assert rows["bootstrap"]["state"] == "fail"
+    assert rows["bootstrap"]["fix"].startswith("set security.protocol with --command-config")
 
 
 def test_a_terminal_shows_what_to_do_in_full_below_the_table():
