@@ -17,7 +17,7 @@ from gateway.admin.doctor_facts import (
     NoLeader,
     Release,
 )
-from gateway.admin.doctor_findings import Finding, unknown
+from gateway.admin.doctor_findings import Finding, listed, unknown, worst
 from gateway.admin.doctor_judgement import (
     judge_address,
     judge_bootstrap,
@@ -42,6 +42,7 @@ from gateway.admin.doctor_site import (
     Report,
     Site,
     hosts_of,
+    lacks,
 )
 from gateway.admin.doctor_storage_judgement import judge_settings
 from gateway.admin.doctor_storage_probes import answered_bookies
@@ -161,7 +162,7 @@ async def check_files(site: Site) -> Finding:
 async def check_versions(site: Site) -> Finding:
     reports = await site.reports.get()
     if not any(report.fields for report in reports):
-        return unknown("versions", OURS_ONLY)
+        return unknown("versions", listed(await site.refusals()) or OURS_ONLY)
     releases = [Release("this command", __version__)]
     releases += [Release(each.name, each.fields.get("release")) for each in reports]
     try:
@@ -259,10 +260,15 @@ async def check_settings(site: Site) -> Finding:
     async with site.client() as client:
         topics = await topic_configs(client, [each.name for each in view.topics])
     brokers: dict[str, list[Any]] = {}
+    denied: list[Finding] = []
     for broker in view.brokers:
         try:
             async with site.client_of(broker) as client:
-                brokers |= await broker_configs(client, [broker.node_id])
+                found = await broker_configs(client, [broker.node_id])
         except Unreachable:
             continue  # the check `address` reports it
-    return judge_settings(idle_of_topics(topics) + idle_of_brokers(brokers))
+        brokers |= found
+        if not found:
+            text = f"gateway {broker.node_id}: {lacks('DESCRIBE_CONFIGS')}"
+            denied.append(unknown("settings", text))
+    return worst([judge_settings(idle_of_topics(topics) + idle_of_brokers(brokers)), *denied])

@@ -75,6 +75,7 @@ class Report:
     ahead_ms: float | None = None  # its clock, before or after this machine's
     within_ms: float = 0.0
     fault: str | None = None
+    is_gateway: bool = False  # of this project, though it may have refused to report
 
     @property
     def name(self) -> str:
@@ -126,13 +127,20 @@ class Site:
 
     async def is_ours(self) -> bool:
         """Return whether a broker of this project, of any release, is among those that answer."""
-        if any(report.fields for report in await self.reports.get()):
+        if any(report.is_gateway for report in await self.reports.get()):
             return True
         try:
             await self.metadata.get()
         except AdminError:
             return False
         return self._zookeeper is None  # a gateway named the place
+
+    async def refusals(self) -> list[str]:
+        """Return why gateways did not report, if none of them did."""
+        reports = [each for each in await self.reports.get() if each.is_gateway]
+        if any(each.fields for each in reports):
+            return []
+        return [f"{each.name}: {each.fault}" for each in reports]
 
     async def close(self) -> None:
         for shared in (self.cluster, self.reports, self.metadata, self.storage):
@@ -153,20 +161,25 @@ class Site:
 
     async def _report_of(self, broker: Broker) -> Report:
         """Ask a broker for its report, on a connection of its own, so that its clock is exact."""
+        ours = False
         try:
             async with self.client_of(broker) as client:
-                if not await client.reaches_gateway():
+                ours = await client.reaches_gateway()
+                if not ours:
                     return Report(broker)
                 begun_s = self.clock.monotonic_s()
                 fields = await client.ask_gateway({"ask": "process"})
                 took_ms = (self.clock.monotonic_s() - begun_s) * 1000
                 now_ms = self.clock.now_ms()
         except (AdminError, Unreachable) as error:
-            return Report(broker, fault=str(error))
+            denied = getattr(error, "code", "") == "CLUSTER_AUTHORIZATION_FAILED"
+            fault = lacks("DESCRIBE") if denied else str(error)
+            return Report(broker, fault=fault, is_gateway=ours)
         time_ms = fields.get("time_ms")
         if not isinstance(time_ms, int):
-            return Report(broker, fields)
-        return Report(broker, fields, time_ms - (now_ms - took_ms / 2), took_ms / 2)
+            return Report(broker, fields, is_gateway=True)
+        ahead_ms = time_ms - (now_ms - took_ms / 2)
+        return Report(broker, fields, ahead_ms, took_ms / 2, is_gateway=True)
 
     async def _ask_metadata(self) -> str:
         """Return where the metadata of ledgers are. Raises AdminError for servers of Kafka."""
@@ -182,6 +195,10 @@ class Site:
     async def in_one_process(self) -> bool:
         """Return whether the metadata are those of `gateway dev`, without ZooKeeper."""
         return (await self.metadata.get()).startswith(LEDGER_PORT)
+
+
+def lacks(right: str) -> str:
+    return f"this user lacks the right {right} on the cluster"
 
 
 def _bracketed(host: str) -> str:

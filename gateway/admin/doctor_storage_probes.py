@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from gateway.admin import doctor_local as local
 from gateway.admin.client import AdminError, Unreachable
 from gateway.admin.doctor_facts import Copies, LedgerFacts, Session, Space, Store
-from gateway.admin.doctor_findings import Finding, fail, unknown
+from gateway.admin.doctor_findings import Finding, fail, listed, unknown
 from gateway.admin.doctor_judgement import judge_disk, judge_sessions
 from gateway.admin.doctor_site import EXPECTED, ClusterView, Site
 from gateway.admin.doctor_storage_judgement import judge_ledgers, judge_racks
@@ -102,10 +102,9 @@ async def check_zookeeper(site: Site) -> Finding:
     try:
         await site.metadata.get()
     except AdminError as error:
-        ours = await site.is_ours()
-        return unknown(
-            "zookeeper", str(error) if ours else "Apache Kafka keeps its metadata itself"
-        )
+        if not await site.is_ours():
+            return unknown("zookeeper", "Apache Kafka keeps its metadata itself")
+        return unknown("zookeeper", "; ".join([str(error), *await site.refusals()]))
     try:
         storage = await site.storage.get()
     except Unreachable as error:
@@ -133,11 +132,13 @@ async def _sessions_of_gateways(site: Site) -> list[Session]:
 
 async def _is_kafka(site: Site) -> bool:
     """Return whether only Kafka's protocol is left: no place of ledgers was given, by a user or a
-    broker.
+    broker. Raises AdminError if it may be given to a user with more rights.
     """
     try:
         await site.metadata.get()
-    except AdminError:
+    except AdminError as error:
+        if refusals := await site.refusals():
+            raise AdminError(listed(refusals), error.code) from None
         return True
     return False
 

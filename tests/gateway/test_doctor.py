@@ -144,6 +144,20 @@ def test_a_server_that_hangs_up_gets_the_fix_for_its_protocol(tmp_path):
     assert rows["bootstrap"]["fix"].startswith("set security.protocol with --command-config")
 
 
+def test_a_gateway_that_refuses_to_report_is_not_taken_for_kafka(tmp_path):
+    """A user without the right gets its name from each check that needs it."""
+    rights = ("--authorizer", "standard", "--super-users", "User:ops")
+    checks = ("clocks", "zookeeper", "versions", "racks", "ledgers", "settings")
+    only = [word for check in checks for word in ("--only", check)]
+    with Gateway(tmp_path / "data", rights) as broker:
+        _, rows = doctor(broker, *only)
+    assert {row["state"] for row in rows.values()} == {"unknown"}
+    for check in checks:
+        right = "DESCRIBE_CONFIGS" if check == "settings" else "DESCRIBE"
+        assert f"gateway 0: this user lacks the right {right} on" in rows[check]["finding"], rows
+        assert "Kafka" not in rows[check]["finding"]
+
+
 def test_a_terminal_shows_what_to_do_in_full_below_the_table():
     screen = Terminal(40)
     argv = [install.gateway_python(), "-m", "gateway", "doctor", "-b", f"{BAD}:9092"]
