@@ -41,6 +41,7 @@ from gateway.admin.doctor_site import (
     EXPECTED,
     Report,
     Site,
+    address_of,
     hosts_of,
     lacks,
 )
@@ -76,6 +77,7 @@ async def _answer_of(broker: Broker, security: Security | None) -> Answer:
     name = str(broker) if broker.node_id >= 0 else f"{broker.host}:{broker.port}"
     link = Link(broker.host, broker.port, ANSWER_S, security=security)
     try:
+        address_of(broker)
         await link.open(CONNECT_S)
         fields: dict[str, Any] = {"topics": [], "allow_auto_topic_creation": False}
         answer = await link.send(_METADATA, fields)
@@ -98,7 +100,15 @@ async def check_dns(site: Site) -> Finding:
 
 
 async def _broker_hosts(site: Site) -> list[str]:
-    return [each.host for each in (await site.cluster.get()).brokers]
+    brokers = (await site.cluster.get()).brokers
+    return [each.host for each in brokers if _has_address(each)]
+
+
+def _has_address(broker: Broker) -> bool:
+    try:
+        return bool(address_of(broker))
+    except Unreachable:
+        return False  # the check `address` reports it
 
 
 async def _metadata_hosts(site: Site) -> list[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
+from gateway.admin.addresses import parse_bootstrap
 from gateway.admin.client import AdminClient, AdminError, Broker, Unreachable
 from gateway.admin.client_settings import ClientSettings
 from gateway.admin.metadata_address import metadata_address
@@ -120,9 +121,11 @@ class Site:
         )
 
     def client_of(self, broker: Broker) -> AdminClient:
-        """Return a client of one broker, with the TLS and the login of the others."""
-        place = f"{_bracketed(broker.host)}:{broker.port}"
-        settings = self._settings._replace(bootstrap=place)
+        """Return a client of one broker, with the TLS and the login of the others.
+
+        Raises Unreachable if the broker gives no address to clients.
+        """
+        settings = self._settings._replace(bootstrap=address_of(broker))
         return AdminClient(settings, connect_s_max=CONNECT_S, answer_s_max=ANSWER_S)
 
     async def is_ours(self) -> bool:
@@ -199,6 +202,18 @@ class Site:
 
 def lacks(right: str) -> str:
     return f"this user lacks the right {right} on the cluster"
+
+
+def address_of(broker: Broker) -> str:
+    """Return host:port of a broker. Raises Unreachable if it gives other text to clients."""
+    text = f"{_bracketed(broker.host)}:{broker.port}"
+    try:
+        found = parse_bootstrap(text)
+    except ValueError:
+        found = []
+    if found != [(broker.host, broker.port)]:
+        raise Unreachable(f"{text!r} is not host:port")
+    return text
 
 
 def _bracketed(host: str) -> str:

@@ -166,8 +166,8 @@ class Link:
         try:
             async with asyncio.timeout(connect_s_max):
                 self._reader, self._writer = await connect(self._host, self._port, self._security)
-        except UnicodeError:  # IDNA does not encode it; a broker may give any text as its host
-            raise Unreachable(f"no server at {self.peer}: no name of a host") from None
+        except (ValueError, OverflowError):  # a broker may give any text as its host, and any port
+            raise Unreachable(f"no server at {self.peer}: that is not host:port") from None
         except (OSError, TimeoutError) as error:
             if self._is_plain_text(error):
                 raise self._closed() from None

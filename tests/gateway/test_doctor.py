@@ -30,6 +30,7 @@ from confluent_kafka.admin import (
 from gateway.admin.doctor_findings import BY_NAME, LOCAL
 from gateway.admin.doctor_shapes import FOUND, LISTED
 from tests.gateway.admin_commands import consumer, invoke, produced
+from tests.gateway.broken_broker import BrokenBroker
 from tests.ledger.printing import Terminal
 from tests.peers import install
 from tests.peers.gateway import Gateway
@@ -156,6 +157,38 @@ def test_a_gateway_that_refuses_to_report_is_not_taken_for_kafka(tmp_path):
         right = "DESCRIBE_CONFIGS" if check == "settings" else "DESCRIBE"
         assert f"gateway 0: this user lacks the right {right} on" in rows[check]["finding"], rows
         assert "Kafka" not in rows[check]["finding"]
+
+
+class Misplaced(BrokenBroker):
+    """A broker that gives this host and port to clients."""
+
+    def __init__(self, host, port):
+        super().__init__(b"")
+        self._place = {"host": host, "port": port}
+
+    def _metadata(self, request):
+        reply = super()._metadata(request)
+        return {**reply, "brokers": [{**each, **self._place} for each in reply["brokers"]]}
+
+
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [
+        *(("http://x", 1), ("", 1), ("127.0.0.1", 0), ("127.0.0.1:41111,127.0.0.1", 1)),
+        *(("a..b", 1), ("x@h", 1), ("::1", 65_536), ("[::1]", 1), ("a\0b", 1), (" h", 1)),
+    ],
+)
+def test_a_broker_without_an_address_fails_one_check_and_breaks_none(host, port):
+    checks = ("address", "dns", "clocks", "versions", "files")
+    only = [word for check in checks for word in ("--only", check)]
+    with Misplaced(host, port) as broker:
+        _, rows = doctor(broker, *only)
+    assert [each for each in rows.values() if "failed itself" in each["finding"]] == []
+    assert rows["address"]["state"] == "fail"
+    assert "is not host:port" in rows["address"]["finding"]
+    assert rows["address"]["fix"].startswith("start the gateway with `--advertised-host`")
+    assert rows["clocks"]["state"] == "unknown"
+    assert "is not host:port" in rows["clocks"]["finding"]
 
 
 def test_a_terminal_shows_what_to_do_in_full_below_the_table():
