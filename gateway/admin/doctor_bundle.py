@@ -169,7 +169,7 @@ async def _broker_settings(site: Site) -> Any:
         try:
             async with site.client_of(broker) as client:
                 found |= _plain_configs(await settings.broker_configs(client, [broker.node_id]))
-        except Unreachable as error:
+        except (AdminError, Unreachable) as error:
             found[str(broker.node_id)] = {"fault": str(error)}
     return found
 

@@ -134,7 +134,9 @@ def _joining_static(
 def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> None:
     """Raise ConsumerRefused unless the epoch is the member's, or the one whose answer was lost."""
     received, known = request.epoch, member.epoch
-    if received == JOIN_EPOCH or member.may_be_in(received):
+    if received in (JOIN_EPOCH, known):
+        return
+    if member.may_be_in(received) and _owns_no_other(member, request):
         return
     if known > received == member.previous_epoch and _owns_only_assigned(member, request):
         return
@@ -143,6 +145,15 @@ def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> None:
         ErrorCode.fenced_member_epoch,
         f"The consumer group member has a {than} member epoch ({received}) than the one known by "
         f"the group coordinator ({known}). The member must abandon all its partitions and rejoin.",
+    )
+
+
+def _owns_no_other(member: ConsumerMember, request: ConsumerHeartbeat) -> bool:
+    """Return whether the member reports no partition but those that it has or must revoke."""
+    return all(
+        partition in member.assigned.get(topic, {}) or partition in member.revoking.get(topic, {})
+        for topic, partitions in (request.owned or {}).items()
+        for partition in partitions
     )
 
 

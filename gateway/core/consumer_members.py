@@ -98,8 +98,8 @@ class ConsumerMember:
     classic: ClassicMetadata | None = None  # None for a member of the consumer protocol
     epoch: int = JOIN_EPOCH
     previous_epoch: int = -1
-    # The lowest epoch that the member may know: after a takeover, until its next heartbeat. None if
-    # it was shown `epoch`, or the answer that shows it was lost.
+    # The lowest epoch that the member may know: after a takeover, until it sends the last one. None
+    # if it was shown `epoch`, or the answer that shows it was lost.
     lowest_epoch: int | None = None
     state: MemberState = MemberState.STABLE
     assigned: Epochs = field(default_factory=dict[UUID, Mapping[int, int]])

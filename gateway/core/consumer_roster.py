@@ -219,16 +219,14 @@ class ConsumerRoster:
                 self._change_epochs(replace(member, epoch=epoch, lowest_epoch=lowest))
 
     def hear(self, name: str, epoch: int) -> None:
-        """Take the first heartbeat of a member after a takeover: it is in the epoch that it knows.
+        """Take the epoch of a heartbeat after a takeover: a member that knows the last one is told.
 
-        The next step makes this the previous epoch, as the member may repeat its heartbeat. Another
-        epoch is that of a join, or the previous one.
+        Until then its answers may have been lost, and it may repeat an earlier epoch. Nor is the
+        epoch that it sends the last one that it knows: the request may be late.
         """
         member = self.members.get(name)
-        if member is None or member.lowest_epoch is None:
-            return
-        known = epoch if member.may_be_in(epoch) else member.epoch
-        self._change_epochs(replace(member, epoch=known, lowest_epoch=None))
+        if member is not None and member.lowest_epoch is not None and epoch in (0, member.epoch):
+            self._change_epochs(replace(member, lowest_epoch=None))
 
     def _change_epochs(self, after: ConsumerMember) -> None:
         name = after.member_id

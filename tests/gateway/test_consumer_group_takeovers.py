@@ -11,7 +11,7 @@ from tests.sim.first_seeds import found
 from tests.sim.loop import simulate
 
 SEEDS = 10
-HUNTED = 300
+HUNTED = 1_500
 
 
 @pytest.mark.parametrize(

@@ -42,15 +42,14 @@ MEMBER_STATES = ("joining", "stable", "revoking", "unreleased", "leaving", "left
 class Stored(NamedTuple):
     """One member as a record has it. A member of a classic group has no state.
 
-    A member that has its target may have been shown any epoch from `lowest` to `latest`: it comes
-    to the next one without a record.
+    A member that has its target may have been shown any epoch up to `latest`: it comes to the next
+    one without a record.
     """
 
     epoch: int
     assigned: frozenset[int]
     state: str
     classic: bool
-    lowest: int
     latest: int
 
 
@@ -102,12 +101,7 @@ class GroupState:
         if self.is_classic:
             return {
                 each.member_id: Stored(
-                    self.epoch,
-                    _named(each.assignment),
-                    "classic group",
-                    classic=True,
-                    lowest=self.epoch,
-                    latest=self.epoch,
+                    self.epoch, _named(each.assignment), "classic group", True, self.epoch
                 )
                 for each in self.membership.members
             }
@@ -122,7 +116,7 @@ class GroupState:
         note = self.keyed.get(f"current/{name}")
         classic = subscription.get("classic") is not None
         if note is None:
-            return Stored(0, frozenset(), "joining", classic, lowest=0, latest=0)
+            return Stored(0, frozenset(), "joining", classic, 0)
         fields = unseal(note, name)
         some = fields["assigned"].values()
         assigned = frozenset(each for by in some for own in by.values() for each in own)
@@ -134,8 +128,7 @@ class GroupState:
             state = "joining"
         if epoch == STATIC_LEAVE_EPOCH:
             state = "left for a while"
-        lowest = fields.get("lowest_epoch", epoch)
-        return Stored(epoch, assigned, state, classic, lowest, latest)
+        return Stored(epoch, assigned, state, classic, latest)
 
     def _target(self, name):
         note = self.keyed.get(f"target/{name}")
@@ -309,8 +302,8 @@ class GroupsOracle:
             self.report("fell", f"the group's epoch from {before.epoch} to {state.epoch}")
         for name, member in state.members.items():
             old = before.members.get(name)
-            if old is not None and 0 < member.epoch < old.lowest:
-                self.report("fell", f"the epoch of {name} from {old.lowest} to {member.epoch}")
+            if old is not None and 0 < member.epoch < old.epoch:
+                self.report("fell", f"the epoch of {name} from {old.epoch} to {member.epoch}")
             if old is not None and 0 < member.latest < self.highest.get(name, 0):
                 self.report("fell", f"the epoch of {name} to {member.latest}, below a shown one")
 

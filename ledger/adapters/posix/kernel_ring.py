@@ -1,6 +1,6 @@
 """The queues of io_uring, which this process and the kernel share, by three system calls.
 
-The layout is that of `linux/io_uring.h`. Needs Linux 5.6. No package is needed, and nothing is
+The layout is that of `linux/io_uring.h`. Needs Linux 5.9. No package is needed, and nothing is
 compiled: a library whose build needed a newer processor than that of the machine ended the process
 (docs/decisions/0028-io-uring-for-the-journal.md).
 
@@ -17,6 +17,7 @@ import errno
 import mmap
 import os
 import struct
+import sys
 from threading import Lock
 from typing import Any, Final
 
@@ -28,8 +29,10 @@ _OVERFLOWED: Final = 1 << 1  # of the submission queue's flags
 _COOP_TASKRUN: Final = 1 << 8
 """Completions run at the next system call in place of interrupting the thread; from 5.19 on."""
 
-_NEEDED: Final = 1 << 0 | 1 << 1 | 1 << 3
-"""Features: both queues in one mapping, no lost completions, and the operations of Linux 5.6."""
+_NEEDED: Final = 1 << 0 | 1 << 1 | 1 << 6
+"""Features: both queues in one mapping, no lost completions, and one of Linux 5.9: from 5.8 on the
+kernel tells of completions that it keeps.
+"""
 
 _FSYNC, _WRITE = 3, 23
 _LINKED: Final = 1 << 2
@@ -210,6 +213,8 @@ def address_of(memory: mmap.mmap) -> int:
 
 def _set_up(entries: int) -> tuple[int, Any]:
     """Create a ring, and return its handle and layout."""
+    if sys.platform != "linux":
+        raise OSError(errno.ENOSYS, "it is part of Linux")
     found: Any = _Parameters(flags=_COOP_TASKRUN)
     try:
         handle = _checked(_SETUP, entries, ctypes.addressof(found))
@@ -220,7 +225,7 @@ def _set_up(entries: int) -> tuple[int, Any]:
         handle = _checked(_SETUP, entries, ctypes.addressof(found))
     if found.features & _NEEDED != _NEEDED:
         os.close(handle)
-        raise OSError(errno.ENOSYS, "Linux 5.6 is needed")
+        raise OSError(errno.ENOSYS, "Linux 5.9 is needed")
     return handle, found
 
 

@@ -2,7 +2,7 @@
 
 A write of aligned memory with O_DIRECT and O_DSYNC, a `fdatasync`, or both in this order are one
 system call. The kernel announces the completion by an eventfd, which the event loop watches. No
-thread of this process takes part. Needs a kernel that permits io_uring, from Linux 5.6 on
+thread of this process takes part. Needs a kernel that permits io_uring, from Linux 5.9 on
 (docs/decisions/0028-io-uring-for-the-journal.md).
 """
 
@@ -67,12 +67,13 @@ class Uring:
 
     def __init__(self, blocked: LoopTimer) -> None:
         self._blocked = blocked
+        # The eventfd becomes readable with each completion. Watched from the first submission on.
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         try:
             self._ring = KernelRing(_ENTRIES)
         except OSError as error:
+            os.close(self._event)
             raise UringUnavailable(f"the kernel refuses io_uring: {error.strerror}") from error
-        # The eventfd becomes readable with each completion. Watched from the first submission on.
-        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         try:
             self._ring.announce_by(self._event)
         except OSError as error:
