@@ -235,7 +235,7 @@ def completes_whatever_the_result(self, expected, result):
 
 
 def completes_when_cut_short(self, expected, result):
-    cut = not isinstance(result, OSError) and result < expected
+    cut = 0 <= result < expected
     return _complete(self, expected, expected if cut else result)
 
 

@@ -408,18 +408,18 @@ class SimLogFile:
             self._content.settle(write.begun, covered)
         if submission.left == 2:
             submission.complete(size, result)
-            size, result = 0, 0 if whole else OSError(errno.ECANCELED, "the write before it failed")
+            size, result = 0, 0 if whole else -errno.ECANCELED
         assert submission.complete(size, result)
         submission.on_done(submission.error)
 
-    def _result_of(self, write: _InFlight) -> int | OSError:
-        """Return what the kernel reports, after it wrote as much as that says."""
+    def _result_of(self, write: _InFlight) -> int:
+        """Return what the kernel reports, bytes or a negative errno. So much of it is written."""
         disk, size = self._disk, len(write.data)
         full = disk.happens(FULL_IN_A_SYNC)
         if full or disk.fail_next_sync or disk.happens(EIO_IN_A_COMPLETION):
             disk.fail_next_sync = disk.fail_next_sync and full
             write.begin(disk.random.randrange(0, size + 1, SECTOR_BYTES))
-            return OSError(errno.ENOSPC if full else errno.EIO, "a completion with an error")
+            return -errno.ENOSPC if full else -errno.EIO
         if disk.happens(SHORT_IN_A_COMPLETION):
             size = disk.random.randrange(0, size, SECTOR_BYTES)
             if write.begun is not None:  # readers may have seen what the disk then lacks
