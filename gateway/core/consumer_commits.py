@@ -62,7 +62,7 @@ def committable(
 
 def check_fetch(member: ConsumerMember, epoch: int) -> None:
     """Raise ConsumerRefused unless the member may read the committed offsets."""
-    if not member.may_be_in(epoch):
+    if epoch != member.epoch:
         word = "member epoch" if member.classic is None else "generation id"
         raise ConsumerRefused(
             mismatch_code(member),

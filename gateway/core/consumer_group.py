@@ -5,8 +5,7 @@
     a member's heartbeat                      ─▶ one step of this member towards its target
 
 Each call that changes the group returns the records of the change. They are applied already; no
-answer may leave before they are durable. A member that keeps its partitions comes to the next
-epoch without a record (`ConsumerRoster`). A member repeats its last heartbeat if the answer was
+answer may leave before they are durable. A member repeats its last heartbeat if the answer was
 lost: the epoch before is accepted while the member owns nothing but what it was given.
 Source: Kafka 4.3, GroupMetadataManager; KIP-848, KIP-1082, KIP-1263.
 """
@@ -143,7 +142,6 @@ class ConsumerGroup:
         group = ConsumerGroup(group_id, settings)
         for key in sorted(records, key=lambda each: _RECORD_ORDER.index(each.kind)):
             group.roster.apply(key, records[key])
-        group.roster.advance_settled()
         group.extend_sessions(now_ms, session_timeout_ms)
         return group
 
@@ -204,7 +202,6 @@ class ConsumerGroup:
         if len(self.members) >= self._settings.members_max:
             self._refuse_if_full(request.member_id)
         found, replaced = find_for_heartbeat(self.roster, self.group_id, request)
-        self.roster.hear(found.member_id, request.epoch)
         step = _Step(found, replaced, request.applied_to(found), request.owned)
         updated, changes, resolve, assign = self._advance(step, now)
         self._classic.forget(updated.member_id)
@@ -264,7 +261,6 @@ class ConsumerGroup:
             return JoinOutcome(Joined(ErrorCode.member_id_required, member_id), {})
         subscription = subscription_of(joining)
         found, replaced = find_for_join(self.roster, member_id, joining.instance_id, new=is_new)
-        self.roster.hear(found.member_id, JOIN_EPOCH)
         before = self.roster.instances.get(joining.instance_id or "")
         if before is not None and self.members[before].classic is None:
             membership = self._classic_without([before], now)
@@ -344,8 +340,10 @@ class ConsumerGroup:
                 continue
             before = self.roster.resolved.get(regex)
             bump = bump or topics != (frozenset() if before is None else before.topics)
-            key = RecordKey(RecordKind.REGEX, regex)
-            resolved = ResolvedRegex(topics, created, at_ms)
+            key, resolved = (
+                RecordKey(RecordKind.REGEX, regex),
+                ResolvedRegex(topics, created, at_ms),
+            )
             if before is None or before.topics != topics:
                 self._put(changes, key, resolved)
             else:
@@ -467,9 +465,7 @@ class ConsumerGroup:
     def _leave_for_a_while(self, changes: Changes, member: ConsumerMember) -> None:
         """Keep the place of a static member until its session ends. It has revoked the rest."""
         assigned = {topic: dict.fromkeys(some, 0) for topic, some in member.assigned.items()}
-        left = replace(
-            member, epoch=STATIC_LEAVE_EPOCH, lowest_epoch=None, assigned=assigned, revoking={}
-        )
+        left = replace(member, epoch=STATIC_LEAVE_EPOCH, assigned=assigned, revoking={})
         self._put(changes, RecordKey(RecordKind.CURRENT, member.member_id), left)
 
     def _fence(self, changes: Changes, member_ids: list[str], now: Now) -> None:
@@ -520,8 +516,6 @@ class ConsumerGroup:
         self.roster.apply(key, record)
         changes.pop(key, None)
         changes[key] = record
-        if self.roster.must_store_epochs(key.name):
-            self._put(changes, RecordKey(RecordKind.CURRENT, key.name), self.members[key.name])
 
     def _see_topics(self, changes: Changes, now: Now, *, bump: bool) -> None:
         """Raise the group epoch if `bump` is True, or if subscribed topics have changed."""
@@ -584,8 +578,7 @@ class ConsumerGroup:
         )
         after = reconciled(member, step)
         if after != member:
-            if not roster.advance(after):
-                self._put(changes, RecordKey(RecordKind.CURRENT, member_id), after)
+            self._put(changes, RecordKey(RecordKind.CURRENT, member_id), after)
             if after.state is MemberState.UNREVOKED_PARTITIONS:
                 self._watch_rebalance(after, now.ms)
             else:

@@ -127,16 +127,13 @@ def _joining_static(
             f"Static member {member_id} with instance id {instance_id} cannot join the group "
             f"because the instance id is owned by {known} member.",
         )
-    fresh = replace(before, member_id=member_id, epoch=0, previous_epoch=0, lowest_epoch=None)
-    return Found(fresh, known)
+    return Found(replace(before, member_id=member_id, epoch=0, previous_epoch=0), known)
 
 
 def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> None:
     """Raise ConsumerRefused unless the epoch is the member's, or the one whose answer was lost."""
     received, known = request.epoch, member.epoch
     if received in (JOIN_EPOCH, known):
-        return
-    if member.may_be_in(received) and _owns_no_other(member, request):
         return
     if known > received == member.previous_epoch and _owns_only_assigned(member, request):
         return
@@ -145,15 +142,6 @@ def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> None:
         ErrorCode.fenced_member_epoch,
         f"The consumer group member has a {than} member epoch ({received}) than the one known by "
         f"the group coordinator ({known}). The member must abandon all its partitions and rejoin.",
-    )
-
-
-def _owns_no_other(member: ConsumerMember, request: ConsumerHeartbeat) -> bool:
-    """Return whether the member reports no partition but those that it has or must revoke."""
-    return all(
-        partition in member.assigned.get(topic, {}) or partition in member.revoking.get(topic, {})
-        for topic, partitions in (request.owned or {}).items()
-        for partition in partitions
     )
 
 

@@ -59,7 +59,7 @@ class MemberState(IntEnum):
 
 
 class ConsumerRefused(Exception):
-    """The error that a request is refused, with Kafka's code and text. No record has changed."""
+    """The error that a request is refused, with Kafka's code and text. Nothing has changed."""
 
     def __init__(self, code: ErrorCode, text: str) -> None:
         super().__init__(text)
@@ -72,14 +72,6 @@ class ClassicMetadata(NamedTuple):
 
     session_timeout_ms: int
     protocols: Protocols
-
-
-class MemberEpochs(NamedTuple):
-    """The epochs of a member: see `ConsumerMember`."""
-
-    epoch: int
-    previous_epoch: int
-    lowest_epoch: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +90,6 @@ class ConsumerMember:
     classic: ClassicMetadata | None = None  # None for a member of the consumer protocol
     epoch: int = JOIN_EPOCH
     previous_epoch: int = -1
-    # The lowest epoch that the member may know: after a takeover, until it sends the last one. None
-    # if it was shown `epoch`, or the answer that shows it was lost.
-    lowest_epoch: int | None = None
     state: MemberState = MemberState.STABLE
     assigned: Epochs = field(default_factory=dict[UUID, Mapping[int, int]])
     revoking: Epochs = field(default_factory=dict[UUID, Mapping[int, int]])
@@ -112,15 +101,6 @@ class ConsumerMember:
         own = sum(len(each) for each in (*texts, self.regex, self.assignor) if each)
         own += 0 if self.classic is None else protocols_bytes(self.classic.protocols)
         return _MEMBER_BYTES + own + sum(map(len, self.topics)) + 16 * len(self.topics)
-
-    @property
-    def epochs(self) -> MemberEpochs:
-        return MemberEpochs(self.epoch, self.previous_epoch, self.lowest_epoch)
-
-    def may_be_in(self, epoch: int) -> bool:
-        """Return whether this may be the last epoch that the member was shown."""
-        lowest = self.epoch if self.lowest_epoch is None else self.lowest_epoch
-        return lowest <= epoch <= self.epoch
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
         """Return whether the member has all of its target of this epoch, and nothing else."""

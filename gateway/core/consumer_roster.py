@@ -2,10 +2,6 @@
 
 The records of a group, applied in any order that ends with the last one of each key, make the same
 state. Indexes that follow from the records are kept beside them.
-
-A member that has its target, and nothing else, comes to each next assignment epoch without a
-record, as long as its target stays. So a change writes nothing of the members that it does not
-move. After a takeover such a member may know any epoch from its record's to the assignment epoch.
 Source: Kafka, ConsumerGroup and ModernGroup.
 """
 
@@ -14,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from uuid import UUID
 
 from gateway.core.consumer_members import (
@@ -23,8 +18,6 @@ from gateway.core.consumer_members import (
     ConsumerState,
     Epochs,
     GroupRecord,
-    MemberEpochs,
-    MemberState,
     Partitions,
     Record,
     RecordKey,
@@ -40,7 +33,6 @@ class ConsumerRoster:
     """The members, assignments and epochs of one group. `apply` makes every change."""
 
     __slots__ = (
-        "_behind",
         "_byte_changes",
         "_names",
         "_owners",
@@ -77,9 +69,6 @@ class ConsumerRoster:
         self._regex_hosts: dict[str, str] = {}
         # The host and the bytes that were counted for each expression of `resolved`.
         self._resolved_bytes: dict[str, tuple[str, int]] = {}
-        # The epochs in the record of each member that differs in memory: it has come to an
-        # epoch without a record, or was heard after a takeover.
-        self._behind: dict[str, MemberEpochs] = {}
         # The number of members of the consumer protocol. The others are classic members.
         self.consumers = 0
         # The memory of all members, without their assignments.
@@ -143,32 +132,12 @@ class ConsumerRoster:
             digest.update(f"{each.name}:{each.topic_id.hex}:{each.partitions};".encode())
         return int.from_bytes(digest.digest()) >> 1
 
-    def is_settled(self, member: ConsumerMember) -> bool:
-        """Return whether the member comes to each next assignment epoch without a record.
-
-        A classic member does not: it has to join again. Nor does a static one: an earlier release
-        that takes the group over would fence it, and keep its place from it for a session.
-        """
-        stable = member.state is MemberState.STABLE and member.epoch > 0
-        return (
-            stable
-            and member.classic is None
-            and member.instance_id is None
-            and _has_exactly(member.assigned, self.targets.get(member.member_id, {}))
-        )
-
-    def must_store_epochs(self, name: str) -> bool:
-        """Return whether a takeover could not know any more which epochs a member was shown."""
-        return name in self._behind and not self.is_settled(self.members[name])
-
     def records(self) -> Changes:
-        """Return all records of the group, as they are stored."""
+        """Return all records of the group."""
         found: Changes = {GROUP_KEY: self.group}
         for name, member in self.members.items():
-            epochs = self._behind.get(name, member.epochs)
-            stored = replace(member, **epochs._asdict())
-            found[RecordKey(RecordKind.MEMBER, name)] = stored
-            found[RecordKey(RecordKind.CURRENT, name)] = stored
+            found[RecordKey(RecordKind.MEMBER, name)] = member
+            found[RecordKey(RecordKind.CURRENT, name)] = member
         for name, target in self.targets.items():
             found[RecordKey(RecordKind.TARGET, name)] = target
         for name, resolved in self.resolved.items():
@@ -201,38 +170,6 @@ class ConsumerRoster:
                 assert record is None or isinstance(record, ConsumerMember)
                 self._set_current(name, record)
 
-    def advance(self, after: ConsumerMember) -> bool:
-        """Take a step of a member without a record. Returns False if it has to be stored."""
-        before = self.members[after.member_id]
-        stable = before.state is MemberState.STABLE and before.epoch > 0
-        if not stable or before.assigned != after.assigned or not self.is_settled(after):
-            return False
-        self._change_epochs(after)
-        return True
-
-    def advance_settled(self) -> None:
-        """After a takeover, let settled members come to the assignment epoch."""
-        epoch = self.group.assignment_epoch
-        for member in list(self.members.values()):
-            if member.epoch < epoch and self.is_settled(member):
-                lowest = member.epoch if member.lowest_epoch is None else member.lowest_epoch
-                self._change_epochs(replace(member, epoch=epoch, lowest_epoch=lowest))
-
-    def hear(self, name: str, epoch: int) -> None:
-        """Take the epoch of a heartbeat after a takeover: a member that knows the last one is told.
-
-        Until then its answers may have been lost, and it may repeat an earlier epoch. Nor is the
-        epoch that it sends the last one that it knows: the request may be late.
-        """
-        member = self.members.get(name)
-        if member is not None and member.lowest_epoch is not None and epoch in (0, member.epoch):
-            self._change_epochs(replace(member, lowest_epoch=None))
-
-    def _change_epochs(self, after: ConsumerMember) -> None:
-        name = after.member_id
-        self._behind.setdefault(name, self.members[name].epochs)
-        self.members[name] = after
-
     def _set_target(self, name: str, record: Record | None) -> None:
         self.targets.pop(name, None)
         if record is not None:
@@ -262,7 +199,6 @@ class ConsumerRoster:
         if after is None:
             self._disown(before)
             self.members.pop(name, None)
-            self._behind.pop(name, None)
             return
         self.members[name] = after
         if after.instance_id is not None:
@@ -278,7 +214,6 @@ class ConsumerRoster:
         fresh = ConsumerMember(member_id=name) if record is None else record
         after = fresh.subscription_of(before)
         self._disown(before)
-        self._behind.pop(name, None)
         self.members[name] = after
         self._own(after)
 
@@ -324,12 +259,6 @@ def topic_ids(names: Iterable[str], topics: TopicView) -> frozenset[UUID]:
     """Return the ids of those of the topics that exist."""
     known = (topics.by_name(name) for name in names)
     return frozenset(each.topic_id for each in known if each is not None)
-
-
-def _has_exactly(assigned: Epochs, target: Partitions) -> bool:
-    return assigned.keys() == target.keys() and all(
-        frozenset(some) == target[topic] for topic, some in assigned.items()
-    )
 
 
 def _regexes(member: ConsumerMember) -> tuple[str, ...]:

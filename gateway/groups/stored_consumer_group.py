@@ -105,8 +105,7 @@ def _of_both_kinds(member: ConsumerMember) -> dict[str, Any]:
 
 
 def _current(member: ConsumerMember) -> dict[str, Any]:
-    lowest = member.lowest_epoch
-    return ({} if lowest is None else {"lowest_epoch": lowest}) | {
+    return {
         "epoch": member.epoch,
         "previous_epoch": member.previous_epoch,
         "state": int(member.state),
@@ -142,7 +141,6 @@ def _record(key: RecordKey, fields: dict[str, Any]) -> Record:
                 member_id=key.name,
                 epoch=fields["epoch"],
                 previous_epoch=fields["previous_epoch"],
-                lowest_epoch=fields.get("lowest_epoch"),
                 state=MemberState(fields["state"]),
                 assigned=_decode_epochs(fields["assigned"]),
                 revoking=_decode_epochs(fields["revoking"]),

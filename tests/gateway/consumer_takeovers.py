@@ -279,15 +279,6 @@ def _frees(self, request, now):
     return _leave(self, replace(request, epoch=-1), now)
 
 
-def _forgets_epochs(self):
-    """Take each member for one in the epoch of its record."""
-
-
-def _hides_epochs(self, name):
-    """Let a new target hide the epochs that a member was shown."""
-    return False
-
-
 MISTAKES = {
     "an epoch is shown before it is durable": (shell.ConsumerGroups, "settle", _at_once),
     "a takeover forgets current assignments": (
@@ -298,8 +289,6 @@ MISTAKES = {
     "a partition is given before it was released": (ConsumerRoster, "owner", lambda *_: None),
     "a stale epoch may commit": (core.ConsumerGroup, "check_commit", _any_commit),
     "a static leave frees at once": (core.ConsumerGroup, "_leave", _frees),
-    "a takeover forgets epochs": (ConsumerRoster, "advance_settled", _forgets_epochs),
-    "a new target hides epochs": (ConsumerRoster, "must_store_epochs", _hides_epochs),
 }
 
 

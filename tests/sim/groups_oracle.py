@@ -40,17 +40,12 @@ MEMBER_STATES = ("joining", "stable", "revoking", "unreleased", "leaving", "left
 
 
 class Stored(NamedTuple):
-    """One member as a record has it. A member of a classic group has no state.
-
-    A member that has its target may have been shown any epoch up to `latest`: it comes to the next
-    one without a record.
-    """
+    """One member as a record has it. A member of a classic group has no state."""
 
     epoch: int
     assigned: frozenset[int]
     state: str
     classic: bool
-    latest: int
 
 
 class GroupState:
@@ -100,9 +95,7 @@ class GroupState:
         """Return the stored members by id."""
         if self.is_classic:
             return {
-                each.member_id: Stored(
-                    self.epoch, _named(each.assignment), "classic group", True, self.epoch
-                )
+                each.member_id: Stored(self.epoch, _named(each.assignment), "classic group", True)
                 for each in self.membership.members
             }
         found = {}
@@ -116,24 +109,16 @@ class GroupState:
         note = self.keyed.get(f"current/{name}")
         classic = subscription.get("classic") is not None
         if note is None:
-            return Stored(0, frozenset(), "joining", classic, 0)
+            return Stored(0, frozenset(), "joining", classic)
         fields = unseal(note, name)
         some = fields["assigned"].values()
         assigned = frozenset(each for by in some for own in by.values() for each in own)
-        epoch, state = fields["epoch"], _STATES[fields["state"]]
-        latest = epoch
-        if epoch > 0 and state == "stable" and not classic and assigned == self._target(name):
-            latest = unseal(self.keyed["group"], "group")["assignment_epoch"]
+        state = _STATES[fields["state"]]
         if f"target/{name}" not in self.keyed:
             state = "joining"
-        if epoch == STATIC_LEAVE_EPOCH:
+        if fields["epoch"] == STATIC_LEAVE_EPOCH:
             state = "left for a while"
-        return Stored(epoch, assigned, state, classic, latest)
-
-    def _target(self, name):
-        note = self.keyed.get(f"target/{name}")
-        some = [] if note is None else unseal(note, name)["partitions"].values()
-        return frozenset(each for own in some for each in own)
+        return Stored(fields["epoch"], assigned, state, classic)
 
 
 def _named(assignment):
@@ -220,7 +205,6 @@ class GroupsOracle:
         self.seen = Counter()  # faults, answers and the states of members at takeovers
         self.holder = None  # the last gateway that took the group over
         self.shown = defaultdict(set)  # by member id: durable epochs with the partitions of each
-        self.highest = {}  # by member id: the highest epoch that an answer has shown
         self.values = set()  # durable offsets, with their partition
         self.operations = defaultdict(list)  # by partition
         self.writers = {}  # the member that commits an offset, by partition and offset
@@ -304,8 +288,6 @@ class GroupsOracle:
             old = before.members.get(name)
             if old is not None and 0 < member.epoch < old.epoch:
                 self.report("fell", f"the epoch of {name} from {old.epoch} to {member.epoch}")
-            if old is not None and 0 < member.latest < self.highest.get(name, 0):
-                self.report("fell", f"the epoch of {name} to {member.latest}, below a shown one")
 
     def _check_writer(self, holder, number, partition, offset):
         writer = self.writers.get((partition, offset))
@@ -330,7 +312,7 @@ class GroupsOracle:
     def _note(self, state):
         """A state is durable, and members may be shown what it has."""
         for name, member in state.members.items():
-            self.shown[name].add((member.latest, member.assigned))
+            self.shown[name].add((member.epoch, member.assigned))
         self.values.update(state.offsets.items())
 
     # -- what members see -----------------------------------------------------------------------
@@ -339,7 +321,7 @@ class GroupsOracle:
         """Yield the members that read, and are members within their epochs."""
         for each in self.world.members:
             stored = state.members.get(each.member_id)
-            if each.owned and stored is not None and each.epoch <= stored.latest:
+            if each.owned and stored is not None and each.epoch <= stored.epoch:
                 yield each
 
     def check_owners(self):
@@ -354,7 +336,6 @@ class GroupsOracle:
     def on_shown(self, member, epoch, assigned=None):
         """An answer shows a member its epoch, and perhaps its partitions."""
         known = self.shown[member.member_id]
-        self.highest[member.member_id] = max(epoch, self.highest.get(member.member_id, 0))
         if assigned is None:
             safe = any(epoch == each for each, _ in known)
         else:

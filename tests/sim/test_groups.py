@@ -67,18 +67,13 @@ def test_a_planted_mistake_is_found(mistake):
 # -- the oracle notices each error ----------------------------------------------------------------
 
 
-def state(epoch, offsets=(), *, settled=False, **members):
-    """Return a state of the consumer protocol. `members` have their epoch and partitions.
-
-    Settled ones have these as their target, the others have none.
-    """
-    keyed = {"group": seal({"epoch": epoch, "assignment_epoch": epoch})}
+def state(epoch, offsets=(), **members):
+    """Return a state of the consumer protocol. `members` have their epoch and partitions."""
+    keyed = {"group": seal({"epoch": epoch})}
     for name, (own, assigned) in members.items():
         fields = {"epoch": own, "state": 0, "assigned": {TOPIC_ID: {"1": list(assigned)}}}
         keyed |= {f"member/{name}": seal({}), f"current/{name}": seal(fields)}
-        keyed[f"target/{name}"] = seal(
-            {"partitions": {TOPIC_ID: list(assigned)} if settled else {"0" * 32: [9]}}
-        )
+        keyed[f"target/{name}"] = seal({})
     return GroupState(keyed, b"", dict(offsets))
 
 
@@ -143,17 +138,6 @@ async def test_an_answer_before_its_change_is_durable_is_noticed():
     one = member("a", 2)
     oracle.end_commit(one, 0, oracle.begin_commit(one, 0), stored=True)
     assert kinds(oracle) == ["unsafe"] * 3
-
-
-async def test_an_epoch_without_a_record_may_be_shown_while_the_target_stays():
-    oracle, holder = begun(one := member("a", 2, 0))
-    write(oracle, holder, state(2, settled=True, a=(2, [0])))
-    oracle.on_shown(one, 3)
-    write(oracle, holder, state(3, settled=True, a=(2, [0])))
-    oracle.on_shown(one, 3)
-    assert kinds(oracle) == ["unsafe"]
-    write(oracle, holder, state(4, a=(2, [0])))
-    assert kinds(oracle) == ["unsafe", "fell"]
 
 
 async def test_two_readers_within_their_epochs_are_noticed_and_one_that_was_fenced_is_not():
