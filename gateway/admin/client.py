@@ -88,7 +88,7 @@ class AdminClient:
         self._retry_s_max = retry_s_max
         # Open connections, by host and port. A connection that fails is removed and closed.
         self._links: dict[tuple[str, int], Link] = {}
-        # Where a server has answered, so that its protocol is known, also behind a new connection.
+        # Host and port of each server that has answered. Its protocol is known for new connections.
         self._answered: set[tuple[str, int]] = set()
         # The connection to a bootstrap server, for requests that any broker answers. None before
         # the first request. Also None after this connection failed, until another one is open.

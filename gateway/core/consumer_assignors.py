@@ -137,7 +137,7 @@ class _Homogeneous:
         self._met: UUID | None = None
         # The partitions that no member keeps, in the order in which they are given away.
         self._free = self._unassigned()
-        # What each member keeps, and then has. A target that stays is the same object as before.
+        # The partitions that each member keeps, then has. A target that stays is the same object.
         self._found: dict[str, Partitions] = {}
 
     def result(self) -> dict[str, Partitions]:

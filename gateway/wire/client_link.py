@@ -27,9 +27,9 @@ SESSION_SHARE = 0.8
 """The part of the lifetime of a session after which a connection is replaced by a new one."""
 
 VERSION_MAX = 32_767
-API_VERSIONS = 18
-_BEFORE_LOGIN = frozenset({API_VERSIONS, 17})
-"""Requests that a listener answers before it knows the login: with SaslHandshake."""
+API_VERSIONS, _SASL_HANDSHAKE = 18, 17
+_BEFORE_LOGIN = frozenset({API_VERSIONS, _SASL_HANDSHAKE})
+"""Requests that a listener answers before it knows the login."""
 _OUR_FEATURE = "gateway.version"  # no other server has it
 
 
@@ -45,7 +45,7 @@ class Unreachable(Exception):
     """The error that no broker was reached, or none replied in time in Kafka's protocol."""
 
     fix = ""
-    """What to do, if that follows from the class of the error."""
+    """The fix, if it follows from the class of the error."""
 
 
 class Closed(Unreachable):

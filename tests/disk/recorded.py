@@ -25,7 +25,7 @@ class RecordedRing(KernelRing):
     def __init__(self, entries: int) -> None:
         super().__init__(entries)
         self._shown = os.open("/dev/null", os.O_WRONLY)
-        # What was prepared since the last submission.
+        # A line for each operation that was prepared since the last submission.
         self._lines: list[bytes] = []
 
     def prepare_write(

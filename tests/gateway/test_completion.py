@@ -120,6 +120,18 @@ def script_of(shell, argv, monkeypatch):
     return done.stdout
 
 
+def run_in_bash(script, directory, environment):
+    """Run a script in bash, in a directory, and return what became of it."""
+    return subprocess.run(
+        ["/bin/bash", "--norc", "-c", script],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
 def test_bash_takes_each_name_as_it_is(tmp_path, monkeypatch):
     """Without completing it to files that match, and with patterns as before afterwards."""
     for name in ("solar", "plain,solid"):
@@ -129,14 +141,7 @@ def test_bash_takes_each_name_as_it_is(tmp_path, monkeypatch):
     script = script_of("bash", ["gateway"], monkeypatch)
     script += "COMP_WORDS=(gateway topic sol); COMP_CWORD=2; _gateway_completion gateway\n"
     script += 'printf "%s\\n" "${COMPREPLY[@]}"; echo sola*'
-    done = subprocess.run(
-        ["/bin/bash", "--norc", "-c", script],
-        cwd=tmp_path,
-        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_in_bash(script, tmp_path, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert done.stdout.split("\n") == ["sol*", "solar", ""], done.stderr
 
 
@@ -148,14 +153,7 @@ def test_a_source_tree_is_completed_by_its_own_modules_in_any_directory(tmp_path
     script = script_of("bash", ["/tree/gateway/__main__.py"], monkeypatch)
     script += "COMP_WORDS=(gateway topi); COMP_CWORD=1; _gateway_completion gateway\n"
     script += 'printf "%s\\n" "${COMPREPLY[@]}"'
-    done = subprocess.run(
-        ["/bin/bash", "--norc", "-c", script],
-        cwd=tmp_path,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_in_bash(script, tmp_path, {"PATH": os.environ["PATH"], "PYTHONPATH": ""})
     assert done.stdout == "topic\n", done.stderr
     assert not (tmp_path / "ran").exists()
 

@@ -30,8 +30,8 @@ _COOP_TASKRUN: Final = 1 << 8
 """Completions run at the next system call in place of interrupting the thread; from 5.19 on."""
 
 _NEEDED: Final = 1 << 0 | 1 << 1 | 1 << 6
-"""Features: both queues in one mapping, no lost completions, and one of Linux 5.9: from 5.8 on the
-kernel tells of completions that it keeps.
+"""Features: both queues in one mapping, no lost completions, and one of Linux 5.9: from 5.8 on
+a flag of the queue says that the kernel keeps completions.
 """
 
 _FSYNC, _WRITE = 3, 23
@@ -58,7 +58,7 @@ _wait_call: Final = _function(ctypes.CDLL(None, use_errno=True))
 
 
 class _Offsets(ctypes.Structure):
-    """Where the fields of a queue are. The names are those of the submission queue."""
+    """The offsets of a queue's fields, with the names of the submission queue."""
 
     _fields_ = (
         *((name, ctypes.c_uint32) for name in ("head", "tail", "mask", "entries")),
@@ -104,7 +104,7 @@ class KernelRing:
         # Each place of the queue has its own operation, for good.
         for place in range(self._entries):
             self._words[sq.seventh // 4 + place] = place
-        # Where the next operation goes, modulo 2 ** 32. The kernel learns of it by `submit`.
+        # The number of the next operation, modulo 2 ** 32. `submit` shows it to the kernel.
         self._tail: int = self._words[self._sq_tail]
         self._prepared = 0
         # Held, but between two reads that may not change their order.
@@ -195,8 +195,7 @@ class KernelRing:
         """Wait until there is a completion. Raises InterruptedError too."""
         if self._words[self._cq_head] != self._words[self._cq_tail]:
             return
-        if _wait_call(_ENTER, self._handle, 0, 1, _GET_EVENTS, 0, 0) < 0:
-            raise _error()
+        _checked(_ENTER, self._handle, 0, 1, _GET_EVENTS, call=_wait_call)
 
     def close(self) -> None:
         """Free the queues. The kernel has completed all that was submitted."""
@@ -229,14 +228,14 @@ def _set_up(entries: int) -> tuple[int, Any]:
     return handle, found
 
 
-def _checked(*words: int) -> int:
-    """Make a system call. Raises OSError if it fails."""
-    result: int = _call(*words, *(0,) * (7 - len(words)))
-    if result < 0:
-        raise _error()
-    return result
-
-
-def _error() -> OSError:
-    number = ctypes.get_errno()
+def error_of(number: int) -> OSError:
+    """Return the error with this errno, and with the system's text."""
     return OSError(number, os.strerror(number))
+
+
+def _checked(*words: int, call: Any = _call) -> int:
+    """Make a system call. Raises OSError if it fails."""
+    result: int = call(*words, *(0,) * (7 - len(words)))
+    if result < 0:
+        raise error_of(ctypes.get_errno())
+    return result

@@ -15,7 +15,7 @@ from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ledger.adapters.posix.kernel_ring import KernelRing, address_of
+from ledger.adapters.posix.kernel_ring import KernelRing, address_of, error_of
 from ledger.adapters.posix.loop_timer import LoopTimer
 from ledger.errors import UringUnavailable
 from ledger.ports.disk import OnSynced
@@ -56,9 +56,7 @@ class Submission:
         self.left -= 1
         if result != expected and self.error is None:
             cut = f"{result} of {expected} bytes were written"
-            self.error = (
-                OSError(-result, os.strerror(-result)) if result < 0 else OSError(errno.EIO, cut)
-            )
+            self.error = error_of(-result) if result < 0 else OSError(errno.EIO, cut)
         return self.left == 0
 
 
