@@ -231,6 +231,8 @@ class TlsTransport(asyncio.BufferedProtocol):
                     self._on_end()
                     return filled, False
                 filled += cast(int, count)
+                if not (self._incoming.pending or self._tls.pending()):
+                    return filled, False  # another read would raise an error, which takes longer
         except ssl.SSLWantReadError:
             return filled, False
         except ssl.SSLZeroReturnError:

@@ -93,13 +93,12 @@ class At:
         return self._broker.usage()
 
 
-def client_words(broker: Secure, protocol: str) -> list[str]:
-    """Return the options of a Java tool for a listener."""
+def client_keys(broker: Secure, protocol: str) -> list[str]:
+    """Return the properties with which a Java client reaches a listener."""
     if protocol == "PLAINTEXT":
         return []
     trusted = broker.authority.trusted
     return [
-        "--command-property",
         "security.protocol=SSL",
         "ssl.truststore.type=PEM",
         f"ssl.truststore.location={trusted}",
