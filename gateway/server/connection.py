@@ -98,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         # Unanswered requests in request order, each with the place of its reply.
         self._replies = ReplyQueue()
         # Runs cold requests one after another, which keeps their order.
-        self._chain = RequestChain(self, registry.dispatcher)
+        self._chain = RequestChain(registry.dispatcher)
         # Framed replies that leave with the next write. `_flush_due` is True while a callback
         # of the loop will write them.
         self._out: list[Buffer] = []
@@ -173,14 +173,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel Fetches and searches; other requests run on, and their replies are dropped."""
-        if self.lost:
-            return
-        self.lost = True
-        self._held |= CLOSING
+        was_admitted, self.lost = not self.lost, True
         self._transport = None
+        self._held |= CLOSING
+        self._received.end()
+        if not was_admitted:
+            return
         self._out.clear()
         self._sending.clear()
-        self._received.lost()
         if self._registry.throttles is not None:
             self._registry.throttles.forget(self)
         self._count_replies()

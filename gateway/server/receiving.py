@@ -8,6 +8,7 @@ from typing import Final
 from gateway.core.address_share import share_of
 from gateway.handlers.api import Request
 from gateway.server.request_memory import (
+    GONE,
     KeptBytes,
     LargeFrame,
     RequestMemory,
@@ -97,14 +98,22 @@ class ReceivedBytes:
     def move(self, memory: RequestMemory) -> None:
         """Count in another memory from now on, and wait no longer for that of the present one."""
         frame, sender = self.large_frame, self._kept.sender
-        self.lost()
+        self._return()
         self._memory, self._kept = memory, KeptBytes(self.host, sender)
         if frame is not None:
             self.large_frame = moved = LargeFrame(self.host, frame.size_bytes, sender)
             if frame.buffer_bytes:
                 memory.grow(moved, frame.buffer_bytes)
 
-    def lost(self) -> None:
+    def end(self) -> None:
+        """Return all memory of a connection that is gone, and forget it.
+
+        What it received would otherwise be a cycle with it, which only the collector frees.
+        """
+        self._return()
+        self._kept = KeptBytes(self.host, GONE)
+
+    def _return(self) -> None:
         """Return all memory, and wait no longer."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:

@@ -72,10 +72,10 @@ class RequestSlot(ReplySlot):
 class RequestChain:
     """The cold requests of one connection, which run one after another."""
 
-    __slots__ = ("_answers", "_dispatcher", "_waiting", "running", "waiting_bytes")
+    __slots__ = ("_dispatcher", "_waiting", "running", "waiting_bytes")
 
-    def __init__(self, answers: Answers, dispatcher: Dispatcher) -> None:
-        self._answers = answers
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        # The connection is that of each slot. A chain that had it would be a cycle with it.
         self._dispatcher = dispatcher
         # Slots of requests that wait for an earlier one. A slot has a coroutine if its handler was
         # already called.
@@ -90,10 +90,11 @@ class RequestChain:
         self._waiting.append((slot, handle, begun))
         self.waiting_bytes += slot.frame_bytes
         if self.running is None:
+            answers = slot.answers
             self.running = start_once(
                 "the requests of a connection",
                 self._run(),
-                lambda _: self._answers.abort("a request failed unexpectedly"),
+                lambda _: answers.abort("a request failed unexpectedly"),
             )
 
     def drop(self) -> None:
@@ -128,9 +129,9 @@ class RequestChain:
                 slot.future = self.running
                 result = await result
         except asyncio.CancelledError:  # by what the handler awaits, or at the end of the process
-            self._answers.fail(slot, RequestRefused("cancelled"))
+            slot.answers.fail(slot, RequestRefused("cancelled"))
             raise
         except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
-            self._answers.fail(slot, error)
+            slot.answers.fail(slot, error)
             return
-        self._answers.finish(slot, result)
+        slot.answers.finish(slot, result)

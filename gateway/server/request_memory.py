@@ -44,6 +44,19 @@ class Sender(Protocol):
         ...
 
 
+class _Gone:
+    """The sender of bytes whose connection is gone."""
+
+    silent_s = 0.0
+    held = False
+
+    def end_early(self, reason: str) -> None:
+        """Do nothing."""
+
+
+GONE: Final[Sender] = _Gone()
+
+
 class LargeFrame:
     """A frame with a buffer of its own, from the first request for a buffer until it is taken."""
 
