@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import os
 import signal
 import sys
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from gateway.handlers.preload import preload
 from gateway.process.file_limit import fit_connections
 from ledger.adapters.system.controlling_terminal import Terminal
-from ledger.adapters.system.memory import start_returning_memory
+from ledger.adapters.system.memory import collect_rarely, start_returning_memory
 from ledger.adapters.system.process import ExitAsked, loop_factory
 from ledger.command_line.exit_codes import EXIT_UNREACHABLE
 
@@ -31,9 +30,6 @@ THREAD_SWITCH_S = 1e-4
 
 _PRELOAD_AFTER_S = 1.0
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-# Thresholds of the cyclic garbage collector. Reference counts free the objects of a batch, and
-# cycles are rare.
-_COLLECT_AFTER = (20_000, 20, 100)
 
 
 class StartedGateway(Protocol):
@@ -115,10 +111,7 @@ async def _serve(config: GatewayConfig, on_hangup: Hangup | None) -> int:
     gateway = await _start(config)
     returning = start_returning_memory()
     try:
-        # The cyclic collector then skips objects that live as long as the process.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*_COLLECT_AFTER)
+        collect_rarely()
         _watch_hangup(config, gateway, on_hangup)
         _say_started(config, gateway)
         asked.ready()

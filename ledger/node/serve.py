@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
 from ledger.adapters.links.tls_identity import TlsFault, TlsIdentity
 from ledger.adapters.system.hourly import warn_each_hour
-from ledger.adapters.system.memory import start_returning_memory
+from ledger.adapters.system.memory import collect_rarely, start_returning_memory
 from ledger.adapters.system.process import ExitAsked, loop_factory
 from ledger.command_line.exit_codes import (
     EXIT_CONFIG,
@@ -43,7 +42,6 @@ from ledger.ports.bookies import BookieTransport
 from ledger.tasks import start_restarting
 
 _RETRY_S: Final = 1.0
-_COLLECT_AFTER: Final = (20_000, 20, 100)  # adds make no cycles, so collect rarely
 
 
 def _run(flags: Flags) -> int:
@@ -114,10 +112,7 @@ async def _serve(config: NodeConfig, settings: NodeSettings) -> int:
         code = _code_of_start(starting, config, settings)
         if code != EXIT_OK:
             return code
-        # Exclude objects that live until the end from cyclic garbage collection.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*_COLLECT_AFTER)
+        collect_rarely()
         _print_started(node, http)
         asked.ready()
         keep_current(node.tls)

@@ -1,9 +1,10 @@
-"""How the C library treats freed memory."""
+"""How the C library treats freed memory, and how often Python looks for cycles."""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 from typing import Final
 
 from ledger.tasks import in_thread, start_restarting
@@ -13,6 +14,21 @@ _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 16 * 1024 * 1024
 _BLOCK_BYTES: Final = 8 * 1024 * 1024
 RETURN_EVERY_S: Final = 10.0
+_COLLECT_AFTER: Final = (5_000, 5, 100)
+"""Thresholds of the collector. Reference counts free nearly everything, so it may run rarely. But
+the loop stands still while it looks at all that is new: with 20,000 and 20, and 10,000 topics and
+groups, for 80 ms at a time; with these for 7 ms in nine of ten cases, in the same time in total.
+"""
+
+
+def collect_rarely() -> None:
+    """Let the collector of cycles skip all that lives now, and look at the rest in short pauses.
+
+    Call it when everything that lives as long as the process is there.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECT_AFTER)
 
 
 def keep_freed_memory() -> None:
