@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import secrets
 import ssl
 import sys
@@ -232,6 +233,8 @@ def main() -> int:
     asked = words.parse_args()
     seed = secrets.randbits(30) if asked.seed is None else asked.seed
     print(f"seed {seed}", file=sys.stderr, flush=True)
+    # The clients go on writing after a refusal: asyncio would log each such write.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="hostile-logins-") as directory:
         seen = run(asked.frames, seed, Path(directory))
     print(json.dumps(seen))
