@@ -35,6 +35,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from confluent_kafka.admin import (
@@ -149,7 +150,7 @@ def unused(scratch: Path, runs: int) -> Row:
 
 
 def _cpu_ratio(broker: Broker, add: Callable[[], None], remove: Callable[[], None]) -> float:
-    """Return the CPU of a producer after `add`, of that after `remove`: the least of each.
+    """Return the CPU of a producer after `add`, of that after `remove`: the medians of phases.
 
     Phases alternate, because later ones may cost more for other reasons.
     """
@@ -162,7 +163,7 @@ def _cpu_ratio(broker: Broker, add: Callable[[], None], remove: Callable[[], Non
         remove()
         without.append(_cpu_s_per_gb(broker))
     print(json.dumps({"without": without, "with": beside_it}), file=sys.stderr, flush=True)
-    return min(beside_it) / min(without)
+    return median(beside_it) / median(without)
 
 
 def _cpu_s_per_gb(broker: Broker) -> float:
