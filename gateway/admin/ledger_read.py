@@ -12,6 +12,7 @@ from gateway.admin.storage import Storage
 from ledger.client.client import LedgerClient
 from ledger.client.reader import LedgerReader
 from ledger.core.accepted_losses import LostRange
+from ledger.core.compressed_entries import decompressed
 from ledger.core.gaps import ENTRY_MAX, Evidence, OffsetRange, joined
 from ledger.core.loss import EntryLost, judge
 from ledger.core.records import POSITION_MAX, LogRecord, parse_entry
@@ -140,7 +141,7 @@ class LedgerLines:
     def _show_entry(self, place: LedgerPlace, entry: EntryId, payload: memoryview) -> None:
         row: Row = {"kind": "entry", "entry": entry, "bytes": len(payload), "records": None}
         try:
-            records = list(parse_entry(payload))
+            records = list(parse_entry(decompressed(payload)))
         except CorruptFormat:
             records = list[LogRecord]()  # another program's ledger
         if not records:

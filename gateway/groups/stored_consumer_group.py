@@ -1,8 +1,9 @@
 """The records of a group of the consumer protocol as notes with keys, beside its offsets.
 
 Each record is a sealed document under a key of its own, so that a change of one member writes what
-this member has. The time of the last assignment is not stored: after a takeover the next target is
-made at once. A classic member has a field that earlier releases refuse.
+this member has. Every member writes its current assignment after each change of the group, so this
+one is a short protobuf message instead. The time of the last assignment is not stored: after a
+takeover the next target is made at once. A classic member has a field that earlier releases refuse.
 See docs/formats/positions.md.
 """
 
@@ -10,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from uuid import UUID
+
+from google.protobuf.message import DecodeError
 
 from gateway.core.consumer_members import (
     Changes,
@@ -27,18 +30,26 @@ from gateway.core.consumer_members import (
     RecordKind,
     ResolvedRegex,
 )
+from gateway.groups.current_pb2 import CurrentAssignment, HeldPartitions
 from ledger.errors import CorruptFormat
 from ledger.sealed import seal, unseal
 
 _STEP_RECORDS: Final = 256  # records decoded between two pauses
+_SEALED: Final = b"1"  # the first byte of a sealed document
 
 
 def encode_changes(changes: Changes) -> dict[str, bytes | None]:
     """Encode the records of one change. None removes a record."""
     return {
-        encode_key(key): None if record is None else seal(_fields(key.kind, record))
+        encode_key(key): None if record is None else _encode(key.kind, record)
         for key, record in changes.items()
     }
+
+
+def _encode(kind: RecordKind, record: Record) -> bytes:
+    if kind is RecordKind.CURRENT and isinstance(record, ConsumerMember):
+        return _encode_current(record)
+    return seal(_fields(record))
 
 
 def encode_key(key: RecordKey) -> str:
@@ -55,27 +66,34 @@ async def decode_notes(keyed: Mapping[str, bytes], where: str) -> dict[RecordKey
     """Decode all records of a group, and let other tasks run meanwhile. Raises CorruptFormat."""
     found: dict[RecordKey, Record] = {}
     for number, (text, note) in enumerate(list(keyed.items()), 1):
-        kind, _, name = text.partition("/")
-        path = f"{where}: {kind}"
-        fields = unseal(note, path)
-        try:
-            key = RecordKey(RecordKind(kind), name)
-            found[key] = _record(key, fields)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptFormat(f"{path}: not a record of a group: {error!r}") from error
+        key, record = decode_note(text, note, where)
+        found[key] = record
         if number % _STEP_RECORDS == 0:
             await asyncio.sleep(0)
     return found
 
 
-def _fields(kind: RecordKind, record: Record) -> dict[str, Any]:
+def decode_note(text: str, note: bytes, where: str) -> tuple[RecordKey, Record]:
+    """Decode the key and the record of one note. Raises CorruptFormat."""
+    kind, _, name = text.partition("/")
+    path = f"{where}: {kind}"
+    try:
+        key = RecordKey(RecordKind(kind), name)
+        if key.kind is RecordKind.CURRENT and not note.startswith(_SEALED):
+            return key, _decode_current(name, note)
+        return key, _record(key, unseal(note, path))
+    except (DecodeError, KeyError, TypeError, ValueError) as error:
+        raise CorruptFormat(f"{path}: not a record of a group: {error!r}") from error
+
+
+def _fields(record: Record) -> dict[str, Any]:
     match record:
         case GroupRecord():
             return record._asdict()
         case ResolvedRegex():
             return {"topics": sorted(record.topics)}
         case ConsumerMember():
-            return _subscription(record) if kind is RecordKind.MEMBER else _current(record)
+            return _subscription(record)
         case _:
             return {"partitions": {topic.hex: sorted(some) for topic, some in record.items()}}
 
@@ -104,23 +122,50 @@ def _of_both_kinds(member: ConsumerMember) -> dict[str, Any]:
     }
 
 
-def _current(member: ConsumerMember) -> dict[str, Any]:
-    return {
-        "epoch": member.epoch,
-        "previous_epoch": member.previous_epoch,
-        "state": int(member.state),
-        "assigned": _epochs(member.assigned),
-        "revoking": _epochs(member.revoking),
-    }
+def _encode_current(member: ConsumerMember) -> bytes:
+    return CurrentAssignment(
+        epoch=member.epoch,
+        previous_epoch=member.previous_epoch,
+        state=member.state,
+        assigned=_held(member.assigned),
+        revoking=_held(member.revoking),
+    ).SerializeToString()
 
 
-def _epochs(epochs: Epochs) -> dict[str, dict[str, list[int]]]:
+def _held(epochs: Epochs) -> list[HeldPartitions]:
     """Return the partitions of each topic by their epoch, because most have the same."""
-    found: dict[str, dict[str, list[int]]] = {}
+    found: list[HeldPartitions] = []
     for topic, some in epochs.items():
-        by_epoch = found.setdefault(topic.hex, {})
+        by_epoch: dict[int, list[int]] = {}
         for partition, epoch in sorted(some.items()):
-            by_epoch.setdefault(str(epoch), []).append(partition)
+            by_epoch.setdefault(epoch, []).append(partition)
+        found += [
+            HeldPartitions(topic_id=topic.bytes, epoch=epoch, partitions=partitions)
+            for epoch, partitions in by_epoch.items()
+        ]
+    return found
+
+
+def _decode_current(name: str, note: bytes) -> ConsumerMember:
+    """Decode the current assignment of a member. Raises DecodeError and ValueError."""
+    current = CurrentAssignment.FromString(note)
+    if not current.HasField("epoch"):
+        raise ValueError("no epoch")
+    return ConsumerMember(
+        member_id=name,
+        epoch=current.epoch,
+        previous_epoch=current.previous_epoch,
+        state=MemberState(current.state),
+        assigned=_epochs_of(current.assigned),
+        revoking=_epochs_of(current.revoking),
+    )
+
+
+def _epochs_of(held: Iterable[HeldPartitions]) -> Epochs:
+    found: dict[UUID, dict[int, int]] = {}
+    for each in held:
+        some = found.setdefault(UUID(bytes=each.topic_id), {})
+        some.update(dict.fromkeys(each.partitions, each.epoch))
     return found
 
 
@@ -136,7 +181,7 @@ def _record(key: RecordKey, fields: dict[str, Any]) -> Record:
             fields["topics"] = frozenset(fields["topics"])
             fields["classic"] = _classic(fields.get("classic"))
             return ConsumerMember(member_id=key.name, **fields)
-        case RecordKind.CURRENT:
+        case RecordKind.CURRENT:  # as builds before the first release of these groups wrote it
             return ConsumerMember(
                 member_id=key.name,
                 epoch=fields["epoch"],

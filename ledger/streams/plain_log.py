@@ -1,7 +1,8 @@
 """One ledger as a log of small records: append in order, recover and read.
 
-Entries are DistributedLog's (see docs/formats/segment.md): an envelope around plain records. The
-transaction id of a record is the wall time of its append, which never decreases within a log.
+Entries are DistributedLog's (see docs/formats/segment.md): an envelope around plain records, which
+are compressed if the caller permits it. The transaction id of a record is the wall time of its
+append, which never decreases within a log.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ledger.client.accepted_entries import accepted_entries
 from ledger.client.client import LedgerClient
 from ledger.client.reader import LedgerReader
 from ledger.client.writer import LedgerWriter
+from ledger.core.compressed_entries import compressed, decompressed
 from ledger.core.loss import EntryLost
 from ledger.core.records import RECORD, RECORD_BYTES, control_record, envelope, parse_entry
 from ledger.errors import CorruptFormat, LedgerError, NoSuchEntry, NoSuchLedger
@@ -58,14 +60,22 @@ class PlainLog:
     def __init__(self, writer: LedgerWriter) -> None:
         self._writer = writer
         self.ledger = writer.ledger
-        # Appended records without control records: their count, and their bytes with headers.
+        # Appended records without control records: their count, and their bytes with headers and
+        # before they are compressed.
         self.records = 0
         self.size_bytes = 0
         # The time of the last record. Never decreases, even if the wall clock does.
         self.time_ms = 0
 
-    def append(self, records: Sequence[bytes], now_ms: int, on_durable: OnDurable) -> None:
-        """Append records as one entry, all or none.
+    def append(
+        self,
+        records: Sequence[bytes],
+        now_ms: int,
+        on_durable: OnDurable,
+        *,
+        compress: bool = False,
+    ) -> None:
+        """Append records as one entry, all or none. With `compress` it takes fewer bytes.
 
         `on_durable` runs once, in order, never inside `append`: with None once the entry is on Qa
         bookies. After an error, any prefix of the entries in flight may turn out to be durable.
@@ -83,11 +93,16 @@ class PlainLog:
             parts.append(data)
             size += len(data)
         parts[0] = envelope(size, 0)
-        self._writer.add((b"".join(parts),), on_durable)
+        self._add(b"".join(parts), on_durable, compress=compress)
         self.records = position
         self.size_bytes += size
 
-    def copy(self, records: Sequence[PlainRecord], on_durable: OnDurable) -> None:
+    def _add(self, entry: bytes, on_durable: OnDurable, *, compress: bool) -> None:
+        self._writer.add((compressed(entry) if compress else entry,), on_durable)
+
+    def copy(
+        self, records: Sequence[PlainRecord], on_durable: OnDurable, *, compress: bool = False
+    ) -> None:
         """Append records of another log as one entry, with their times. See `append`."""
         parts = [b""]
         for each in records:
@@ -97,7 +112,7 @@ class PlainLog:
             parts.append(bytes(each.data))
         size = sum(map(len, parts))
         parts[0] = envelope(size, 0)
-        self._writer.add((b"".join(parts),), on_durable)
+        self._add(b"".join(parts), on_durable, compress=compress)
         self.size_bytes += size
 
     def announce(self, on_durable: OnDurable | None = None) -> None:
@@ -168,7 +183,8 @@ class PlainLogs:
     async def read_small(self, ledger: LedgerId, size_max: int) -> list[PlainRecord] | None:
         """Return the records of a closed log of at most `size_max` bytes, otherwise None.
 
-        A larger log is not read. Its size counts headers and control records. Raises as `recover`.
+        A larger log is not read. Its size is that of its entries, with headers and control records.
+        Raises as `recover`.
         """
         reader = await self._client.open(ledger, read_lac=False)  # a closed log has its end
         if not reader.metadata.closed or reader.metadata.length > size_max:
@@ -219,7 +235,7 @@ async def _read_all(reader: LedgerReader) -> list[PlainRecord]:
             raise CorruptFormat(f"ledger {reader.metadata.ledger}: {error}") from error
         for at, payload in entries:
             entry = EntryId(at + 1)
-            records = parse_entry(payload)
+            records = parse_entry(decompressed(payload))
             while some := list(islice(records, RECORDS_PER_STEP)):
                 found += [PlainRecord(each.txid, each.data) for each in some if not each.control]
                 await asyncio.sleep(0)

@@ -37,6 +37,7 @@ from subscriptions.committed_offset import WHOLE_STREAM
 from subscriptions.records_pb2 import Subscription as SubscriptionRecord
 from subscriptions.segments.in_steps import decode_records, in_steps
 from subscriptions.segments.log_node import (
+    FORMAT_KEYED,
     decode_node,
     encode_node,
     expire_past,
@@ -237,6 +238,11 @@ class SegmentClaim:
         """Return whether the segments may have records of a format. Once True, it stays so."""
         return self._record.format >= form
 
+    @property
+    def compresses(self) -> bool:
+        """True if entries may be compressed: releases that cannot read them refuse the node."""
+        return self.takes(FORMAT_KEYED)
+
     async def take(self, form: int) -> None:
         """Let the node refuse releases that would misread records of this format."""
         if not self._record.format:  # no node yet, or one in the older form
@@ -369,8 +375,8 @@ class SegmentClaim:
         try:
             async with asyncio.timeout(config.carry_wait_s):
                 stored = await shared.logs.read_small(LedgerId(last.segment_id), size_max)
-            if stored is None:
-                return False
+            if stored is None or sum(len(each.data) for each in stored) > size_max:
+                return False  # or it was compressed, and is larger
             decoded = await decode_records(stored, f"{self.path}: ledger {last.segment_id}")
             carry = carried(stored, decoded, self._oldest_ms)
         except (LedgerError, TimeoutError):
@@ -383,7 +389,7 @@ class SegmentClaim:
         if carry.transactional and not carry.end.same(self.state):
             return False
         copying: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        log.copy(copied, partial(resolve, copying))
+        log.copy(copied, partial(resolve, copying), compress=self.compresses)
         await copying
         announcing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         log.announce(partial(resolve, announcing))  # readers without a claim must see the copy
@@ -407,7 +413,8 @@ class SegmentClaim:
             return
         bodies = [body + BASE for body in self.state.encoded()]
         self._base_records = len(bodies)
-        log.append(bodies, self._shared.clock.now_ms(), lambda _: None)
+        now_ms = self._shared.clock.now_ms()
+        log.append(bodies, now_ms, lambda _: None, compress=self.compresses)
         self._base_bytes = log.size_bytes
 
     async def end_segment(self) -> None:
@@ -477,7 +484,7 @@ class SegmentClaim:
             return
         put_state(record, SubscriptionState(), self.path)
         log = await self._create_log()
-        await _write_and_close(log, bodies, shared)
+        await _write_and_close(log, bodies, shared, compress=self.compresses)
         record.snapshot_id = log.ledger
 
     async def _set_record(self) -> None:
@@ -544,7 +551,9 @@ def _new_record(name: str) -> SubscriptionRecord:
     return SubscriptionRecord(name=name)
 
 
-async def _write_and_close(log: PlainLog, bodies: list[bytes], shared: LogStoreServices) -> None:
+async def _write_and_close(
+    log: PlainLog, bodies: list[bytes], shared: LogStoreServices, *, compress: bool
+) -> None:
     """Append all records to the log and close it."""
     now_ms = shared.clock.now_ms()
     loop = asyncio.get_running_loop()
@@ -556,7 +565,7 @@ async def _write_and_close(log: PlainLog, bodies: list[bytes], shared: LogStoreS
         if size < shared.config.entry_bytes and at + 1 < len(bodies):
             continue
         durable: asyncio.Future[None] = loop.create_future()
-        log.append(some, now_ms, partial(resolve, durable))
+        log.append(some, now_ms, partial(resolve, durable), compress=compress)
         await durable
         some, size = [], 0
     await log.close()

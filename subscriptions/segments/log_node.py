@@ -25,6 +25,7 @@ from subscriptions.segments.segment_records import (
 
 FORMAT, FORMAT_PENDING, FORMAT_KEYED = 1, 2, 3
 """The formats: of the first release, with records of transactions, and with notes that have keys.
+The entries of a log may be compressed from the last one on.
 
 A release would misread the records of a greater format than its own, and refuses the node.
 """

@@ -347,10 +347,11 @@ class SubscriptionLogStore:
         self._append(owned, bodies)
 
     def _append(self, owned: _OwnedSubscriber, bodies: list[bytes]) -> None:
-        log = owned.claim.log
+        claim, log = owned.claim, owned.claim.log
         assert log is not None
+        now_ms, on_entry = self._shared.clock.now_ms(), partial(self._on_entry, owned)
         try:
-            log.append(bodies, self._shared.clock.now_ms(), partial(self._on_entry, owned))
+            log.append(bodies, now_ms, on_entry, compress=claim.compresses)
         except LedgerError as error:
             asyncio.get_running_loop().call_soon(self._on_entry, owned, error)
 
@@ -371,10 +372,10 @@ class SubscriptionLogStore:
         log = owned.claim.log
         if log is not None and owned.lost is None:
             self._touch(owned)
-            if noted:
-                log.announce()
         if owned.lost is None:
             self._continue(owned)
+        if noted and log is not None and owned.lost is None and not owned.in_flight:
+            log.announce()  # else the next entry, which is sent, lets readers see the notes
 
     def _fail(self, owned: _OwnedSubscriber, error: LedgerError) -> None:
         """End the claim with `error`, and fail all its changes."""

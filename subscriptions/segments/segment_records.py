@@ -76,9 +76,8 @@ def encode_note(note: bytes) -> bytes:
 
 def encode_keyed(key: str, note: bytes | None) -> bytes:
     """Encode the note of a key, or its removal if `note` is None."""
-    return AdvanceLastCommitDLSN(
-        commit_dlsn=_NOWHERE, note_key=key, note=note, tombstone=note is None
-    ).SerializeToString()
+    record = AdvanceLastCommitDLSN(note_key=key, note=note, tombstone=note is None)
+    return record.SerializeToString()
 
 
 def encode_pending(body: bytes, producer_id: int, epoch: int) -> bytes:

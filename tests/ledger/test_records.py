@@ -131,7 +131,7 @@ def test_no_bytes_make_the_parser_fail_otherwise(data):
     "head",
     [
         (2, 0, 0, 0),  # another version
-        (1, 1, 0, 0),  # LZ4, which is never written
+        (1, 1, 0, 0),  # LZ4, which streams never have
         (1, 0, 1, 0),  # raw and stored differ
         (1, 0, 9, 9),  # longer than the entry
     ],

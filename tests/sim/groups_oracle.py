@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from gateway.core.consumer_members import STATIC_LEAVE_EPOCH, MemberState
 from gateway.core.consumer_protocol import decode_assignment
+from gateway.groups.stored_consumer_group import decode_note
 from gateway.groups.stored_membership import decode_membership
 from ledger.sealed import unseal
 from tests.histories.register import Access, stale_accesses
@@ -110,15 +111,14 @@ class GroupState:
         classic = subscription.get("classic") is not None
         if note is None:
             return Stored(0, frozenset(), "joining", classic)
-        fields = unseal(note, name)
-        some = fields["assigned"].values()
-        assigned = frozenset(each for by in some for own in by.values() for each in own)
-        state = _STATES[fields["state"]]
+        _, current = decode_note(f"current/{name}", note, "the oracle")
+        assigned = frozenset(each for some in current.assigned.values() for each in some)
+        state = _STATES[current.state]
         if f"target/{name}" not in self.keyed:
             state = "joining"
-        if fields["epoch"] == STATIC_LEAVE_EPOCH:
+        if current.epoch == STATIC_LEAVE_EPOCH:
             state = "left for a while"
-        return Stored(fields["epoch"], assigned, state, classic)
+        return Stored(current.epoch, assigned, state, classic)
 
 
 def _named(assignment):

@@ -19,6 +19,8 @@ from uuid import UUID
 
 import pytest
 
+from gateway.core.consumer_members import ConsumerMember, RecordKey, RecordKind
+from gateway.groups.stored_consumer_group import encode_changes
 from ledger.sealed import seal
 from tests.sim.first_seeds import found
 from tests.sim.groups_mistakes import MISTAKES, SEEDS_MAX, found_by
@@ -29,7 +31,7 @@ from tests.sim.proof_groups import run
 ROOT = Path(__file__).parents[2]
 QUICK_SEEDS = 2
 PROOF_SEEDS = 1_000
-TOPIC_ID = UUID(int=7).hex
+TOPIC_ID = UUID(int=7)
 OCCURS = (
     *(*HARMS, *MEMBER_FAULTS, "start", "upgrade", "downgrade", "members fenced"),
     *(f"takeover: {state}" for state in MEMBER_STATES),
@@ -71,9 +73,10 @@ def state(epoch, offsets=(), **members):
     """Return a state of the consumer protocol. `members` have their epoch and partitions."""
     keyed = {"group": seal({"epoch": epoch})}
     for name, (own, assigned) in members.items():
-        fields = {"epoch": own, "state": 0, "assigned": {TOPIC_ID: {"1": list(assigned)}}}
-        keyed |= {f"member/{name}": seal({}), f"current/{name}": seal(fields)}
-        keyed[f"target/{name}"] = seal({})
+        held = {TOPIC_ID: dict.fromkeys(assigned, 1)}
+        current = ConsumerMember(member_id=name, epoch=own, assigned=held)
+        keyed |= encode_changes({RecordKey(RecordKind.CURRENT, name): current})
+        keyed |= {f"member/{name}": seal({}), f"target/{name}": seal({})}
     return GroupState(keyed, b"", dict(offsets))
 
 
