@@ -3,11 +3,27 @@
 Method: the pure parts alone, with the limits of a broker of Kafka.
 """
 
+from uuid import UUID
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.config import GroupLimits
-from gateway.core.consumer_members import MemberState, Now
-from gateway.groups.stored_consumer_group import decode_notes, encode_changes, has_members
+from gateway.core.consumer_members import (
+    ConsumerMember,
+    MemberState,
+    Now,
+    RecordKey,
+    RecordKind,
+)
+from gateway.groups.current_pb2 import CurrentAssignment, HeldPartitions
+from gateway.groups.stored_consumer_group import (
+    decode_note,
+    decode_notes,
+    encode_changes,
+    has_members,
+)
 from gateway.groups.topic_patterns import CHARACTERS_MAX, pattern_fault, resolve
 from gateway.settings.group_configs import bounds_of
 from gateway.settings.group_timing import standard_timing, wanted_timing
@@ -38,6 +54,49 @@ async def test_every_record_is_read_as_it_was_written():
     assert not has_members({"group": b""})
 
 
+def current_note(*, state=0, topic_id=bytes(16)):
+    held = HeldPartitions(topic_id=topic_id, epoch=3, partitions=[1, 2])
+    return CurrentAssignment(epoch=4, state=state, assigned=[held]).SerializeToString()
+
+
+epochs = st.dictionaries(
+    st.uuids(),
+    st.dictionaries(st.integers(0, 2**31 - 1), st.integers(-2, 2**31 - 1), min_size=1, max_size=6),
+    max_size=3,
+)
+currents = st.builds(
+    ConsumerMember,
+    member_id=st.text(max_size=40),
+    epoch=st.integers(-2, 2**31 - 1),
+    previous_epoch=st.integers(-2, 2**31 - 1),
+    state=st.sampled_from(MemberState),
+    assigned=epochs,
+    revoking=epochs,
+)
+
+
+@given(currents)
+def test_a_current_assignment_is_read_as_it_was_written(member):
+    key = RecordKey(RecordKind.CURRENT, member.member_id)
+    ((text, note),) = encode_changes({key: member}).items()
+    assert decode_note(text, note, "g") == (key, member)
+
+
+def test_a_current_assignment_takes_few_bytes():
+    member = ConsumerMember(member_id="m", epoch=900, assigned={UUID(int=5): {700: 600}})
+    (note,) = encode_changes({RecordKey(RecordKind.CURRENT, "m"): member}).values()
+    assert len(note) <= 36
+
+
+def test_a_current_assignment_as_a_sealed_document_is_read_too():
+    topic = UUID(int=5)
+    fields = {"epoch": 4, "previous_epoch": 3, "state": 1, "revoking": {}}
+    note = seal({**fields, "assigned": {topic.hex: {"2": [0, 7], "3": [1]}}})
+    _, member = decode_note("current/a", note, "g")
+    assert (member.epoch, member.previous_epoch, member.state) == (4, 3, 1)
+    assert member.assigned == {topic: {0: 2, 7: 2, 1: 3}}
+
+
 @pytest.mark.parametrize(
     ("key", "note"),
     [
@@ -45,6 +104,10 @@ async def test_every_record_is_read_as_it_was_written():
         ("strange/a", seal({})),
         ("target/a", seal({"partitions": {"no-id": [1]}})),
         ("current/a", seal({"epoch": 1, "state": 9})),
+        ("current/a", b""),
+        ("current/a", current_note()[:-1]),
+        ("current/a", current_note(state=9)),
+        ("current/a", current_note(topic_id=b"short")),
         ("member/a", b"1 00000000 {}"),
     ],
 )
