@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 
+from gateway.admin.ledger_read import LedgerLines
 from gateway.admin.ledgers import recover, verify
 from gateway.admin.losses import ledger_gaps
 from gateway.admin.storage import Storage
@@ -86,3 +87,19 @@ async def test_a_log_closed_by_force_loads_what_is_left():
         b"commit 1",
         b"commit 2",
     ]
+
+
+async def test_a_reading_of_its_ledger_counts_the_records_of_a_compressed_entry():
+    rig = Rig(bookies=3)
+    logs = PlainLogs(rig.world.client("group"), lambda: LogQuorum(3, 3, 2))
+    log = await logs.create({})
+    done = asyncio.get_running_loop().create_future()
+    log.append(
+        [b"commit %d" % number * 9 for number in range(9)], 1, done.set_result, compress=True
+    )
+    assert await done is None
+    await log.close()
+    rows = []
+    await LedgerLines(log.ledger, rows.append).read(storage_of(rig), 0, None, follow=False)
+    assert rows[0]["records"] == 9
+    assert rows[0]["bytes"] < log.size_bytes / 2
