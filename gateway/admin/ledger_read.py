@@ -12,7 +12,6 @@ from gateway.admin.storage import Storage
 from ledger.client.client import LedgerClient
 from ledger.client.reader import LedgerReader
 from ledger.core.accepted_losses import LostRange
-from ledger.core.compressed_entries import decompressed
 from ledger.core.gaps import ENTRY_MAX, Evidence, OffsetRange, joined
 from ledger.core.loss import EntryLost, judge
 from ledger.core.records import POSITION_MAX, LogRecord, parse_entry
@@ -20,6 +19,7 @@ from ledger.errors import CorruptFormat, EntryUnknown
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.losses.place import LedgerPlace, find_place
 from ledger.ports.bookies import Bookies, ReadManyReply, ReadReply
+from ledger.streams.compressed_entries import decompressed
 
 Row = dict[str, Any]
 

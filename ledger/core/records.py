@@ -5,10 +5,10 @@
     record set    = a record with flag 4; payload = i32 0x1000|codec · i32 count · i32 raw · i32
                     stored · data. It takes `count` slots and positions. Its data stay opaque.
 
-The low two bits of the envelope's flags are DistributedLog's codec, 0 in streams
-(`compressed_entries` has the other). The other thirty hold the distance, in entries, back to the
-start of the last complete state snapshot, or 0. A new owner therefore finds the snapshot from the
-last entry alone.
+The low two bits of the envelope's flags are DistributedLog's codec, 0 here
+(`ledger.streams.compressed_entries` has the other one). The other thirty hold the distance, in
+entries, back to the start of the last complete state snapshot, or 0. A new owner therefore finds
+the snapshot from the last entry alone.
 
 Pure. Source: DistributedLog, LogRecord, LogRecordSet, EnvelopedEntry (seed 000).
 """

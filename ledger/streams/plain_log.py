@@ -16,12 +16,12 @@ from ledger.client.accepted_entries import accepted_entries
 from ledger.client.client import LedgerClient
 from ledger.client.reader import LedgerReader
 from ledger.client.writer import LedgerWriter
-from ledger.core.compressed_entries import compressed, decompressed
 from ledger.core.loss import EntryLost
 from ledger.core.records import RECORD, RECORD_BYTES, control_record, envelope, parse_entry
 from ledger.errors import CorruptFormat, LedgerError, NoSuchEntry, NoSuchLedger
 from ledger.ids import EntryId, LedgerId
 from ledger.log import Throttle, logger
+from ledger.streams.compressed_entries import compressed, decompressed
 
 ENTRY_BYTES = 1024 * 1024  # the largest size of an append, unless a single record is larger
 _READ_BYTES = 1024 * 1024

@@ -160,6 +160,6 @@ async def test_a_damaged_block_is_no_shorter_log(monkeypatch):
     process, store, _ = await loaded(world)
     await store.advance_keyed("g", alike(50, b"first"))
     process.kill()
-    monkeypatch.setattr("ledger.core.compressed_entries.RAW_BYTES_MAX", 1_000)
+    monkeypatch.setattr("ledger.streams.compressed_entries.RAW_BYTES_MAX", 1_000)
     with pytest.raises(CorruptFormat, match="compressed entry"):
         await loaded(world)

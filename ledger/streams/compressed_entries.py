@@ -5,7 +5,7 @@
 Only logs of small records have such entries. Those of a stream are never compressed, and the
 readers of streams refuse them.
 
-Pure. Source: DistributedLog, EnvelopedEntry (seed 000).
+Source: DistributedLog, EnvelopedEntry (seed 000).
 """
 
 from __future__ import annotations
