@@ -1,0 +1,63 @@
+"""Goal: the commands and files that docs/running-elsewhere.md shows start our servers.
+
+Method: the blocks are not run, since they need a container engine, systemd or Kubernetes. Their
+commands go through our own programs with the variables beside them, up to what a start refuses.
+"""
+
+from __future__ import annotations
+
+import shlex
+from itertools import pairwise
+
+import pytest
+
+from gateway.process import dev
+from ledger.command_line.program import flags_of
+from tests.documents import Block, code_blocks, documents
+from tests.gateway.test_image import dockerfile_words
+
+PAGE = "docs/running-elsewhere.md"
+IMAGE = "ledger-gateway"
+
+
+def blocks() -> list[Block]:
+    (page,) = [each for each in documents() if each.path == PAGE]
+    return code_blocks(page)
+
+
+def containers() -> list[tuple[dict[str, str], list[str]]]:
+    """Return the variables and the command of each container that the page starts for good."""
+    lines = [
+        line
+        for block in blocks()
+        for line in block.text.replace("\\\n", " ").splitlines()
+        if line.startswith("docker run -d ")
+    ]
+    found = []
+    for words in map(shlex.split, lines):
+        at = words.index(IMAGE)
+        given = dict(value.split("=", 1) for flag, value in pairwise(words[:at]) if flag == "-e")
+        found.append((given, words[at + 1 :] or dockerfile_words()[1]))
+    return found
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_container_is_not_refused(number, tmp_path, monkeypatch):
+    given, (command, *options) = containers()[number]
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert command == "dev"
+    options = [str(tmp_path) if word == "/data" else word for word in options]
+    assert dev.faults_of(dev.settings_of(flags_of(dev.dev, options))) == []
+
+
+def test_each_container_of_the_page_is_tried():
+    assert len(containers()) == 3
+
+
+def test_a_container_that_other_machines_reach_in_plain_text_is_refused(tmp_path):
+    _, (_, *options) = containers()[0]
+    options = [str(tmp_path) if word == "/data" else word for word in options]
+    options.remove("--allow-insecure")
+    faults = dev.faults_of(dev.settings_of(flags_of(dev.dev, options)))
+    assert len([each for each in faults if "other machines can reach it" in each]) == 2
