@@ -6,15 +6,21 @@ commands go through our own programs with the variables beside them, up to what 
 
 from __future__ import annotations
 
+import re
 import shlex
 from itertools import pairwise
 
 import pytest
 
-from gateway.process import dev
+from gateway.process import dev, serve
 from ledger.command_line.program import flags_of
+from ledger.node import audit
+from ledger.node import serve as bookie
+from ledger.node.checks import offline_faults
+from ledger.node.options import NodeSettings
 from tests.documents import Block, code_blocks, documents
 from tests.gateway.test_image import dockerfile_words
+from tests.gateway.test_systemd import UNITS, command_of
 
 PAGE = "docs/running-elsewhere.md"
 IMAGE = "ledger-gateway"
@@ -61,3 +67,35 @@ def test_a_container_that_other_machines_reach_in_plain_text_is_refused(tmp_path
     options.remove("--allow-insecure")
     faults = dev.faults_of(dev.settings_of(flags_of(dev.dev, options)))
     assert len([each for each in faults if "other machines can reach it" in each]) == 2
+
+
+# systemd
+
+
+def units_and_files() -> tuple[set[str], dict[str, str]]:
+    """Return the units that the page enables, and the files of settings that it writes."""
+    (block,) = [each for each in blocks() if "systemctl enable" in each.text]
+    enabled = re.findall(r"systemctl enable --now (.+)", block.text)[0].split()
+    written = re.findall(r"^cat > (\S+) <<'END'\n(.*?)^END$", block.text, re.MULTILINE | re.DOTALL)
+    return {re.sub("@.*", "@", each) for each in enabled}, dict(written)
+
+
+def faults_of(words: list[str]) -> list[str]:
+    """Return what a start with this command of a unit refuses."""
+    command, *options = words
+    if command == "audit":
+        return audit.faults_of(audit.settings_of(flags_of(audit.audit, options)))
+    if "--name" in options:
+        return offline_faults(NodeSettings(flags_of(bookie.serve, options)))
+    return serve.faults_of(serve.settings_of(flags_of(serve.serve, options)))
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_an_enabled_unit_finds_its_settings(unit, tmp_path):
+    enabled, written = units_and_files()
+    assert unit.stem in enabled
+    for name, text in written.items():
+        (tmp_path / name.rpartition("/")[2]).write_text(text)
+    _, words = command_of(unit, tmp_path)
+    words = [word.replace("/var/lib/ledger-bookie", str(tmp_path)) for word in words]
+    assert faults_of(words) == []
