@@ -30,6 +30,8 @@ RELEASES = ("1.35", "1.36", "1.37")
 NAMES = ("gateway", "bookie", "auditor")
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 OUTSIDE_KINDS = ("Kustomization", "ServiceMonitor")  # of other schemas
+PORTS_OF_A_BOOKIE = {"ledgers": "port", "grpc": "grpc-port", "http": "http-port"}
+JOBS = {"gateway": "gateways", "bookie": "bookies", "auditor": "auditors"}
 PARSER = YAML(typ="safe")
 
 
@@ -178,7 +180,7 @@ def test_each_bookie_has_a_name_a_rack_and_an_address_of_its_own():
         assert settings["advertised-host"] == host
         assert str(settings["data"]) == "/data"
     ports = {each["name"]: each["containerPort"] for each in container("bookie")["ports"]}
-    assert ports == {"ledgers": settings["port"], "grpc": settings["grpc-port"]}
+    assert ports == {name: settings[port] for name, port in PORTS_OF_A_BOOKIE.items()}
     (claim,) = of_kind("StatefulSet")["bookie"]["spec"]["volumeClaimTemplates"]
     assert {"name": claim["metadata"]["name"], "mountPath": "/data"} in (
         container("bookie")["volumeMounts"]
@@ -188,7 +190,11 @@ def test_each_bookie_has_a_name_a_rack_and_an_address_of_its_own():
 def test_the_auditor_runs_a_command_of_ours():
     program, command, *options = words("auditor")
     assert (program, command) == ("bookie", "audit")
-    assert audit.faults_of(audit.settings_of(flags_of(audit.audit, options))) == []
+    settings = audit.settings_of(flags_of(audit.audit, options))
+    assert audit.faults_of(settings) == []
+    (port,) = container("auditor")["ports"]
+    assert port == {"name": "http", "containerPort": settings["http-port"]}
+    assert settings["http-host"] == "0.0.0.0"
 
 
 def test_probes_ask_for_health_on_a_port_that_is_open():
@@ -269,16 +275,32 @@ def test_pods_connect_only_to_what_they_need():
             *{("gateway", 29092), ("client", 29092)},
             *{(None, 9092), ("monitoring", 9308)},
         },
-        "bookie": of_bookies,
-        "auditor": set(),
+        "bookie": {*of_bookies, ("monitoring", 9309)},
+        "auditor": {("monitoring", 9310)},
     }
 
 
-def test_prometheus_finds_the_port_of_the_metrics():
-    (monitor,) = documents("service-monitor.yaml")
-    service = of_kind("Service")["gateway"]
-    assert service["metadata"]["labels"] == monitor["spec"]["selector"]["matchLabels"]
-    (endpoint,) = monitor["spec"]["endpoints"]
-    assert endpoint["port"] in {each["name"] for each in service["spec"]["ports"]}
+@pytest.mark.parametrize("name", NAMES)
+def test_prometheus_finds_the_port_of_the_metrics(name):
+    monitors = {each["metadata"]["name"]: each for each in documents("service-monitor.yaml")}
+    assert monitors.keys() == set(NAMES)
+    service = of_kind("Service")[name]
+    selected = monitors[name]["spec"]["selector"]["matchLabels"]
+    assert service["metadata"]["labels"] == selected
+    (endpoint,) = monitors[name]["spec"]["endpoints"]
+    ports = {each["name"]: each["port"] for each in service["spec"]["ports"]}
+    assert ("monitoring", ports[endpoint["port"]]) in allowed(name, "ingress")
     assert endpoint["path"] == "/metrics"
     assert Path(DIRECTORY / "service-monitor.yaml").name not in kustomization()["resources"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_monitor_names_the_job_for_which_the_rules_ask(name):
+    """Without its relabeling a job has the name of its Service, and no rule finds it."""
+    (monitor,) = [
+        each for each in documents("service-monitor.yaml") if each["metadata"]["name"] == name
+    ]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": JOBS[name]}]
+    scraped = PARSER.load((ROOT / "compose/prometheus/prometheus.yml").read_text())
+    assert JOBS[name] in {each["job_name"] for each in scraped["scrape_configs"]}

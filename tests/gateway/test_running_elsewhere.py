@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from itertools import pairwise
 
 import pytest
+from ruamel.yaml import YAML
 
 from gateway.process import dev, serve
 from ledger.command_line.program import flags_of
@@ -21,6 +23,7 @@ from ledger.node.options import NodeSettings
 from tests.documents import Block, code_blocks, documents
 from tests.gateway.test_image import dockerfile_words
 from tests.gateway.test_systemd import UNITS, command_of
+from tests.house import ROOT
 
 PAGE = "docs/running-elsewhere.md"
 IMAGE = "ledger-gateway"
@@ -99,3 +102,20 @@ def test_an_enabled_unit_finds_its_settings(unit, tmp_path):
     _, words = command_of(unit, tmp_path)
     words = [word.replace("/var/lib/ledger-bookie", str(tmp_path)) for word in words]
     assert faults_of(words) == []
+
+
+# Kubernetes
+
+
+def test_the_alerts_become_an_object_with_all_rules():
+    (block,) = [each for each in blocks() if "PrometheusRule" in each.text]
+    made = block.text[block.text.index("{ echo") : block.text.index(" | kubectl")]
+    directory = ROOT / "compose" / "kubernetes"
+    printed = subprocess.check_output(["sh", "-c", made], cwd=directory, text=True)
+    found = YAML(typ="safe").load(printed)
+    assert (found["kind"], found["apiVersion"]) == ("PrometheusRule", "monitoring.coreos.com/v1")
+    rules = YAML(typ="safe").load(ROOT / "compose" / "prometheus" / "rules.yml")
+    assert found["spec"] == rules
+    monitors = YAML(typ="safe").load_all(directory / "service-monitor.yaml")
+    labels = [each["metadata"]["labels"] for each in [*monitors, found]]
+    assert labels == [{"release": "prometheus"}] * len(labels)
