@@ -26,6 +26,7 @@ from gateway.process.secure_dev import secured
 from gateway.security.exposed_listeners import exposed
 from ledger.command_line.program import flags_of
 from ledger.command_line.settings import Settings
+from ledger.core.bookie_roles import URI_PREFIX
 from ledger.node.audit import audit
 from ledger.node.checks import offline_faults
 from ledger.node.options import AUDIT_OPTIONS, NodeSettings
@@ -217,6 +218,16 @@ def test_the_kustomization_patches_each_set():
     assert found["namespace"] == kustomization()["namespace"]
     listed = {each["path"] for each in found["patches"]}
     assert listed == {each.name for each in PATCHES.glob("*.yaml")} - {"kustomization.yaml"}
+
+
+def test_the_certificate_that_is_asked_for_has_all_names_and_roles():
+    """All servers show it. Without a role, bookies deny what gateways and auditors ask."""
+    asked = (PATCHES / "kustomization.yaml").read_text().partition("apiVersion")[0]
+    words = set(re.findall(r"[\w.:*$-]+[\w]", asked))
+    namespace = kustomization()["namespace"]
+    services = {f"*.{name}.{namespace}.svc" for name in ("gateway", "bookie")}
+    assert words >= {*services, f"bootstrap.{namespace}.svc", "*.$OUTSIDE", "localhost"}
+    assert words >= {f"{URI_PREFIX}{role}" for role in ("gateway", "bookie", "auditor")}
 
 
 # processes
