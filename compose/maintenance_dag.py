@@ -1,6 +1,8 @@
 """Maintenance of an archive in Airflow: archive what is left, compact, audit; then consumers run.
 
 Copy this file into Airflow's folder of DAGs. Tasks after `audit` run only if it exits with 0.
+On the workers, /app is a source tree after `make spark`. The gateways are those of
+compose/cluster.yaml.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -10,7 +12,7 @@ from airflow.sdk import DAG
 
 ARCHIVE = "s3a://bucket/archive"
 JOB = "/app/.venv-spark/bin/python -m gateway job"
-SERVERS = "--bootstrap gateway-1:9092,gateway-2:9093 --master local[2] -o json"
+SERVERS = "--bootstrap gateway-1:29092,gateway-2:29092 --master local[2] -o json"
 
 with DAG(
     dag_id="archive_maintenance",

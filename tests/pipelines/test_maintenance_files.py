@@ -7,9 +7,11 @@ the command that it names, without running it.
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import types
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import click
@@ -17,7 +19,10 @@ import pytest
 from ruamel.yaml import YAML
 
 from gateway.pipelines.commands import job
+from ledger.command_line.exit_codes import EXIT_DIFFERS
+from tests.gateway.test_kubernetes import kustomization, of_kind
 from tests.house import ROOT
+from tests.peers.compose import commands
 
 COMPOSE = ROOT / "compose"
 
@@ -53,6 +58,31 @@ def test_the_cron_job_archives_and_compacts_before_it_audits() -> None:
     for container in (first, last):
         assert container["resources"]["limits"]["memory"]
         assert {each["name"] for each in container["env"]} >= {"GATEWAY_BOOTSTRAP", "SPARK_MASTER"}
+
+
+def test_the_cron_job_reaches_the_gateways_of_kubernetes() -> None:
+    described = YAML(typ="safe").load(COMPOSE / "maintenance.yaml")
+    template = described["spec"]["jobTemplate"]["spec"]["template"]
+    (servers,) = {
+        each["value"]
+        for container in [*template["spec"]["initContainers"], *template["spec"]["containers"]]
+        for each in container["env"]
+        if each["name"] == "GATEWAY_BOOTSTRAP"
+    }
+    (port,) = of_kind("Service")["bootstrap"]["spec"]["ports"]
+    assert servers == f"bootstrap.{kustomization()['namespace']}.svc:{port['port']}"
+    clients = [
+        peer["podSelector"]["matchLabels"]
+        for rule in of_kind("NetworkPolicy")["gateway"]["spec"]["ingress"]
+        for peer in rule.get("from", ())
+        if "podSelector" in peer and "namespaceSelector" in peer
+    ]
+    assert clients == [template["metadata"]["labels"]]
+
+
+def test_the_cron_job_names_the_exit_code_of_a_difference() -> None:
+    text = (COMPOSE / "maintenance.yaml").read_text()
+    assert re.findall(r"exit code (\d+)", text) == [str(EXIT_DIFFERS)]
 
 
 class Dag:
@@ -102,3 +132,11 @@ def test_the_dag_gates_what_follows_by_the_audit(monkeypatch: pytest.MonkeyPatch
     assert to_archive[0] == "archive" and to_archive[1]["compact"]
     assert to_audit[0] == "audit"
     assert to_audit[1]["right"] == f"archive:{to_archive[1]['to']}#flights"
+    advertised = {
+        word.partition("INSIDE=")[2]
+        for words in commands().values()
+        for flag, word in pairwise(words)
+        if flag == "--advertise" and word.startswith("INSIDE=")
+    }
+    for _, given in (to_archive, to_audit):  # those outside are localhost for the client
+        assert set(given["bootstrap"].split(",")) <= advertised
