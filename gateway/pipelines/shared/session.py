@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.java import why_not_started
 from ledger.command_line.extras import install_command
 
 if TYPE_CHECKING:
@@ -96,9 +97,10 @@ def new_session(
 
     Unless `conf` names jars, Spark fetches the connectors by `spark.jars.packages`. The connector
     for S3 is one of them if one of `places`, or a value of `conf`, is in S3. Raises JobError if
-    pyspark or Java is missing.
+    pyspark or Java is missing, or if Spark does not start otherwise.
     """
     _pyspark_version()
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -115,8 +117,8 @@ def new_session(
         builder = builder.config(key, value)
     try:
         return builder.getOrCreate()
-    except (PySparkException, RuntimeError, OSError) as error:
-        raise JobError(f"Spark did not start: {error}", "NO_SPARK") from error
+    except (PySparkException, Py4JError, RuntimeError, OSError) as error:
+        raise JobError(f"Spark did not start: {why_not_started(error)}", "NO_SPARK") from error
 
 
 def expect_strict_reads(spark: SparkSession) -> None:
