@@ -58,6 +58,7 @@ async def _walk(zookeeper: str, applies: bool, output: Output) -> AclReport:
     """Return what is found. Ends the command if ZooKeeper cannot be reached."""
     from gateway.admin.zookeeper_access import REFUSED, command_access
     from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
+    from ledger.command_line.zookeeper_settings import unreachable
     from ledger.errors import AccessDenied, InvalidArgument, LedgerError
 
     try:
@@ -83,7 +84,8 @@ async def _walk(zookeeper: str, applies: bool, output: Output) -> AclReport:
     except AccessDenied as error:
         fail(EXIT_REFUSED, f"--zookeeper {zookeeper}: {error}", REFUSED, output)
     except LedgerError as error:
-        fail(EXIT_UNREACHABLE, f"--zookeeper {zookeeper}: {error}", "UNREACHABLE", output)
+        text = unreachable(f"--zookeeper {zookeeper}", zookeeper, error)
+        fail(EXIT_UNREACHABLE, text, "UNREACHABLE", output)
 
 
 async def _with_progress(acls: Any, applies: bool) -> AclReport:

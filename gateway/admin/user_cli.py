@@ -138,6 +138,7 @@ async def _write(
     from gateway.admin.zookeeper_access import REFUSED, command_access
     from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
     from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
+    from ledger.command_line.zookeeper_settings import unreachable
     from ledger.errors import AccessDenied, InvalidArgument, LedgerError
 
     place = f"--data {data}" if data is not None else f"--zookeeper {zookeeper}"
@@ -161,7 +162,8 @@ async def _write(
     except InvalidArgument as error:
         fail(EXIT_CONFIG, str(error), "CONFIG", output)
     except LedgerError as error:
-        fail(EXIT_UNREACHABLE, f"{place}: {error}", "UNREACHABLE", output)
+        text = unreachable(place, zookeeper, error) if zookeeper else f"{place}: {error}"
+        fail(EXIT_UNREACHABLE, text, "UNREACHABLE", output)
 
 
 def _check_name(name: str, output: Output) -> None:

@@ -175,6 +175,7 @@ async def _start(config: GatewayConfig) -> StartedGateway:
 async def _start_in_cluster(config: GatewayConfig) -> StartedGateway:
     from gateway.process.clustered import start_in_cluster
     from gateway.server.listener import CannotListen
+    from ledger.command_line.zookeeper_settings import unreachable
     from ledger.errors import (
         AccessDenied,
         ForeignLayout,
@@ -188,7 +189,8 @@ async def _start_in_cluster(config: GatewayConfig) -> StartedGateway:
     except (AccessDenied, OpenToAnyone) as error:
         raise ConfigFault([f"--zookeeper {config.zookeeper}: {error}"]) from error
     except MetadataUnavailable as error:
-        raise ZooKeeperUnreachable(f"--zookeeper {config.zookeeper}: {error}") from error
+        place = f"--zookeeper {config.zookeeper}"
+        raise ZooKeeperUnreachable(unreachable(place, config.zookeeper, error)) from error
     except ForeignLayout as error:
         raise ZooKeeperUnreachable(
             f"--zookeeper {config.zookeeper}: {error}; no bookie was ever started there: start "

@@ -16,6 +16,12 @@ from ledger.command_line import units
 from ledger.command_line.settings import KafkaKey, Setting, Settings
 
 
+def unreachable(place: str, servers: str, error: Exception) -> str:
+    """Return the line about a ZooKeeper that does not answer. `place` is where it was named."""
+    reason = str(error).removeprefix(f"{servers}: ")
+    return f"{place}: {reason}; start ZooKeeper, or name servers of it that run"
+
+
 class SetAcl(StrEnum):
     """The ACLs of nodes that a process creates, and whether it accepts open ones."""
 

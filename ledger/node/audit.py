@@ -22,7 +22,11 @@ from ledger.command_line.program import Flags, Option, Value
 from ledger.command_line.progress import ProgressLine
 from ledger.command_line.secret_values import SecretFault
 from ledger.command_line.settings import Settings
-from ledger.command_line.zookeeper_settings import zookeeper_faults, zookeeper_security
+from ledger.command_line.zookeeper_settings import (
+    unreachable,
+    zookeeper_faults,
+    zookeeper_security,
+)
 from ledger.errors import (
     AccessDenied,
     ForeignLayout,
@@ -162,7 +166,7 @@ async def _run(settings: Settings, flags: Flags) -> int:
         print_faults([fault], as_json=_wants_json(flags))
         return EXIT_CONFIG
     except MetadataUnavailable as error:
-        fault = f"{settings.place('zookeeper')}: {error}"
+        fault = unreachable(settings.place("zookeeper"), settings["zookeeper"], error)
         print_faults([fault], code="UNREACHABLE", as_json=_wants_json(flags))
         return EXIT_UNREACHABLE
     finally:

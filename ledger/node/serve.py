@@ -20,6 +20,7 @@ from ledger.command_line.exit_codes import (
 )
 from ledger.command_line.program import Flags
 from ledger.command_line.secret_values import SecretFault
+from ledger.command_line.zookeeper_settings import unreachable
 from ledger.errors import (
     AccessDenied,
     BookieIdInUse,
@@ -175,7 +176,7 @@ def _code_of_start(
         _print(settings, f"{settings.place('zookeeper')}: {error}")
         return EXIT_CONFIG
     if isinstance(error, MetadataUnavailable):
-        _print(settings, f"{settings.place('zookeeper')}: {error}")
+        _print(settings, unreachable(settings.place("zookeeper"), config.zookeeper, error))
         return EXIT_UNREACHABLE
     if isinstance(error, (DirectoryInUse, ForeignDirectory, CorruptFormat, BookieIdInUse)):
         _print(settings, f"{settings.place('data')}: {error}")

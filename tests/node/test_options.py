@@ -363,7 +363,10 @@ def test_no_zookeeper_is_json_when_json_was_asked_for():
     words = ("--once", "--zookeeper", "127.0.0.1:1", "--session", "200ms")
     code, (line,), _ = bookie("audit", "-o", "json", *words)
     assert code == 69
-    assert json.loads(line)["code"] == "UNREACHABLE"
+    said = json.loads(line)
+    assert said["code"] == "UNREACHABLE"
+    assert said["error"].startswith("--zookeeper 127.0.0.1:1: no ZooKeeper within")
+    assert said["error"].endswith("; start ZooKeeper, or name servers of it that run")
 
 
 def test_a_host_name_that_cannot_be_one_is_a_fault(tmp_path):
