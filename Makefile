@@ -8,6 +8,8 @@ DEV := .venv-dev
 SPARK := .venv-spark
 NEWEST := .venv-spark-newest
 INSTALL := compose/install.sh
+# Ends with one line under an older Python, whose packages would fail later and in many lines.
+FITS := $(PYTHON) -c 'import sys; here = ".".join(map(str, sys.version_info[:3])); sys.exit(f"Python 3.11 or later is needed, and $(PYTHON) is {here}: pass another one, as PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 RULES := tests/test_house.py tests/test_spelling.py
 # Compile the packages and tests once, not again in each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
@@ -21,15 +23,19 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 21
 
 $(RUN)/.ready: compose/requirements-run.txt pyproject.toml $(INSTALL)
+	@$(FITS)
 	@$(INSTALL) $(RUN) compose/requirements-run.txt
 
 $(DEV)/.ready: compose/requirements-dev.txt pyproject.toml $(INSTALL)
+	@$(FITS)
 	@$(INSTALL) $(DEV) compose/requirements-dev.txt
 
 $(SPARK)/.ready: compose/requirements-spark.txt pyproject.toml $(INSTALL)
+	@$(FITS)
 	@$(INSTALL) $(SPARK) compose/requirements-spark.txt
 
 $(NEWEST)/.ready: compose/requirements-spark-newest.txt pyproject.toml $(INSTALL)
+	@$(FITS)
 	@$(INSTALL) $(NEWEST) compose/requirements-spark-newest.txt
 
 run: $(RUN)/.ready ## install and start the embedded gateway (PORT=, DATA=)
