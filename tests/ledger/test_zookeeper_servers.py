@@ -4,6 +4,8 @@ Method: servers that the test kills, pauses and restarts; a proxy that nobody an
 """
 
 import asyncio
+import contextlib
+import socket
 import socketserver
 import struct
 import sys
@@ -25,6 +27,7 @@ from tests.ledger.zookeeper_rig import (
     in_some_try,
     no_thread_is_left,
     patient,
+    refused,
     waits,
 )
 from tests.peers.processes import Process, until
@@ -44,6 +47,40 @@ def own_server(tmp_path):
 
 
 # Where to connect
+
+
+@contextlib.contextmanager
+def unreachable_servers(count):
+    """Addresses whose packets are dropped, as those of machines that are off.
+
+    The kernel drops what a full queue of a listener cannot take.
+    """
+    with contextlib.ExitStack() as stack:
+        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for listener in listeners:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(0)
+            for _ in range(3):
+                filler = stack.enter_context(socket.socket())
+                filler.setblocking(False)
+                filler.connect_ex(listener.getsockname())
+        yield ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in listeners)
+
+
+async def test_a_server_that_is_off_costs_a_share_of_the_session_if_there_are_others():
+    """Else it costs all of it: a gateway that tries it first loses its session."""
+    with unreachable_servers(3) as servers:
+        await refused(r"no answer from .* within 1\.5 s", servers, session_ms=60_000)
+
+
+async def test_a_server_that_is_off_costs_a_third_of_a_short_session_of_three_servers():
+    with unreachable_servers(3) as servers:
+        await refused(r"no answer from .* within 1\.0 s", servers, session_ms=3_000)
+
+
+async def test_the_only_server_may_take_a_whole_session():
+    with unreachable_servers(1) as servers:
+        await refused(r"no answer from .* within 2\.0 s", servers, session_ms=2_000)
 
 
 async def test_stores_on_different_roots_do_not_see_each_other(zookeeper):

@@ -4,14 +4,16 @@
 # pyright: reportMissingParameterType=false, reportUntypedBaseClass=false
 """kazoo's connection thread with our timeouts. It is the only thread; no thread runs callbacks.
 
-Nine things differ from kazoo. Waiting requests leave in one write, and replies arrive by one read.
+Ten things differ from kazoo. Waiting requests leave in one write, and replies arrive by one read.
 A connection that was silent for two thirds of the session is dropped even while requests leave on
 it. A ping may also take two thirds of the session; kazoo drops the connection after a sixth, 170 ms
 of a session of one second. Every wait can be interrupted, so that closing takes a bounded time. A
 reply that cannot be decoded ends its connection. The thread writes for `SessionProof`, and leaves a
 server whose leader confirms nothing. An identity is proved without a secret in any log, and a
 refusal ends the connection, not the thread. TLS verifies the host that was configured, on a socket
-that is connected to one of its addresses. The reason why a connection ended is always logged.
+that is connected to one of its addresses. A server of several that does not accept a connection
+is left for the next one soon; kazoo waits for it as long as a session lasts, which is then lost.
+The reason why a connection ended is always logged.
 Source: ZooKeeper, `ClientCnxn.java` (the timeouts).
 """
 
@@ -61,6 +63,7 @@ _CNONCE_BYTES = 16
 # A server that is starting accepts connections and does not answer the first request on them (seen
 # with 3.9.3). kazoo would wait for a whole session, which would often lose the session.
 _RENEW_S_MAX = 1.5
+_CONNECT_S_MAX = 1.5  # for one of several servers: SYN is sent again after a second
 _NEW_SESSION_S_MAX = 4.0  # the request for a new session is a write, which may wait for a slow disk
 
 # The thread proves its session by so many writes in each session timeout. A connection on which one
@@ -154,8 +157,11 @@ class ZooKeeperHandler:
     ) -> socket.socket:
         """Connect to a numeric address of `hostname`, by TLS if it is configured.
 
-        Raises OSError after `timeout` seconds. kazoo's own settings of TLS are not used.
+        Raises OSError after `timeout` seconds, or sooner if there are other servers. kazoo's own
+        settings of TLS are not used.
         """
+        if self.connection is not None:
+            timeout = self.connection.connect_s_max(timeout)
         made = self._connect(address, timeout)
         if self._tls is None:
             return made
@@ -246,6 +252,8 @@ class ZooKeeperConnection(ConnectionHandler):
         self._heard_s = 0.0
         # The server of the last connection, which is tried last for the next one.
         self._server: tuple[str, int] = ("", 0)
+        # The number of addresses that this round of attempts tries.
+        self._servers = 1
         self._proof_path = proof_path
         # The proof of the present session. Replaced with the session.
         self._proof = SessionProof()
@@ -348,7 +356,12 @@ class ZooKeeperConnection(ConnectionHandler):
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
         """Try the server of the last connection last: it may be the one that has a problem."""
         servers = super()._expand_client_hosts()
+        self._servers = len(servers)
         return sorted(servers, key=lambda server: server[1:] == self._server)
+
+    def connect_s_max(self, session_s: float) -> float:
+        """Return how long one server may take to accept a connection: a share of the session."""
+        return min(_CONNECT_S_MAX, session_s / self._servers) if self._servers > 1 else session_s
 
     def _connect_loop(self, retry: Any) -> Any:
         try:
