@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ S3_EXCLUDED = "software.amazon.awssdk:bundle"
 _AWS_MODULES = ("s3", "s3-transfer-manager", "sts", "kms")
 _S3_SCHEMES = ("s3a://", "s3://")
 _JARS = ("spark.jars", "spark.jars.packages")
+_PYTHON = "PYSPARK_PYTHON"
 _LOSSY = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 STRICT_READS = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
 """Options for readers of files. They override the settings of the session."""
@@ -108,17 +109,38 @@ def new_session(
     builder = SparkSession.builder.appName(f"gateway job {name}")
     if master:
         builder = builder.master(master)
-    # The workers of a local master need the packages of this interpreter.
-    if master.startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # The workers of a local master need the packages of this interpreter. Without a master, Spark
+    # takes that of its own settings, or a local one.
+    chosen = _PYTHON in os.environ
+    if _is_local(master or settings.get("spark.master", "local")):
+        os.environ.setdefault(_PYTHON, sys.executable)
     if not any(key in settings for key in _JARS):
         settings.update(connectors((*places, *settings.values())))
     for key, value in {**_DEFAULTS, **settings}.items():
         builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        spark = builder.getOrCreate()
     except (PySparkException, Py4JError, RuntimeError, OSError) as error:
         raise JobError(f"Spark did not start: {why_not_started(error)}", "NO_SPARK") from error
+    if not chosen and not _is_local(spark.sparkContext.master):
+        os.environ.pop(_PYTHON, None)
+        spark.sparkContext.pythonExec = "python3"  # Spark's default: workers elsewhere have theirs
+    return spark
+
+
+def use_this_python(spark: SparkSession) -> None:
+    """Let the workers of a local master run this interpreter, which has the packages they need.
+
+    Else they run the `python3` of PATH. PYSPARK_PYTHON decides if it is set.
+    """
+    with suppress(AttributeError):  # a session of Spark Connect has no context
+        context = spark.sparkContext
+        if _PYTHON not in os.environ and _is_local(context.master):
+            context.pythonExec = sys.executable
+
+
+def _is_local(master: str | None) -> bool:
+    return (master or "").startswith("local")
 
 
 def expect_strict_reads(spark: SparkSession) -> None:
