@@ -49,7 +49,7 @@ _FIXES = {  # by the code of an error: how its text ends, and what to do then
     "TRANSACTIONAL_ID_NOT_FOUND": (" does not exist", "see `gateway transaction list`"),
     "TOPIC_ALREADY_EXISTS": (" already exists.", "pass --if-not-exists to leave it as it is"),
 }
-_START_FIX = "start one with `gateway dev`, or name it with --bootstrap host:port"
+START_FIX = "start one with `gateway dev`, or name it with --bootstrap host:port"
 
 _bootstrap_option = option(
     "--bootstrap",
@@ -162,7 +162,7 @@ def ask(
     bootstrap: str,
     output: FailureForm,
     work: Callable[[AdminClient], Awaitable[T]],
-    fix: str = _START_FIX,
+    fix: str = START_FIX,
     *,
     shows_wait: bool = True,
     **waits_s: float,
@@ -187,12 +187,12 @@ def ask(
     except KeyboardInterrupt:
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
     except Unreachable as error:
-        fail_request(error, output, _fix_after(error, fix))
+        fail_request(error, output, fix_after(error, fix))
     except AdminError as error:
         fail_request(error, output)
 
 
-def _fix_after(error: Unreachable, fix: str) -> str:
+def fix_after(error: Unreachable, fix: str) -> str:
     """Return what follows Unreachable: the fix, unless the server was reached."""
     from gateway.wire.client_link import NoToken
 

@@ -103,7 +103,7 @@ def served(metrics: ArchiveMetrics, host: str, port: int) -> Generator[str]:
         server, thread = start_http_server(port, host, metrics.registry)
     except OSError as error:
         raise JobError(
-            f"metrics-port {port}: cannot listen there on {host}: {error.strerror}", "USAGE"
+            f"--metrics-port {port}: cannot listen there on {host}: {error.strerror}", "USAGE"
         ) from None
     try:
         yield f"http://{host}:{server.server_port}/metrics"

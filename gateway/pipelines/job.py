@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from gateway.admin.connection_settings import client_settings
-from gateway.admin.requests import bootstrap_option, exit_code_of
+from gateway.admin.requests import START_FIX, bootstrap_option, exit_code_of, fix_after
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.spark_errors import translate_spark_errors
 from ledger.command_line import units
@@ -164,7 +164,7 @@ def run_job(
     except AdminError as error:
         fail(exit_code_of(error.code), str(error), error.code, output)
     except Unreachable as error:
-        fail(EXIT_UNREACHABLE, str(error), "UNREACHABLE", output)
+        fail(EXIT_UNREACHABLE, f"{error}{fix_after(error, START_FIX)}", "UNREACHABLE", output)
     except (LedgerError, OSError) as error:  # of the storage, when segments are read
         fail(EXIT_FAILED, f"{type(error).__name__}: {error}", "STORAGE", output)
     except KeyboardInterrupt:
@@ -195,7 +195,12 @@ def _stop(spark: SparkSession) -> None:
 
 def fail_job(error: JobError, output: FailureForm) -> NoReturn:
     """End the command after an error of a job."""
-    fail(_exit_code(error), str(error), error.code, output)
+    from gateway.wire.client_link import Unreachable
+
+    text, cause = str(error), error.__cause__
+    if isinstance(cause, Unreachable) and str(cause) == text:
+        text += fix_after(cause, START_FIX)
+    fail(_exit_code(error), text, error.code, output)
 
 
 def _exit_code(error: JobError) -> int:

@@ -24,7 +24,7 @@ from gateway.admin.client_settings import ClientSettings, raise_token_fault
 from gateway.admin.input_chunks import STDIN
 from gateway.admin.produce import Plan, _started, _Topic
 from gateway.admin.record_input import Defaults, InputFormat
-from gateway.admin.requests import _fix_after
+from gateway.admin.requests import fix_after
 from gateway.config import OAuthConfig, SaslConfig, TlsConfig
 from gateway.security import token_sources
 from gateway.security.bearer_keys import BearerKeys
@@ -563,5 +563,5 @@ async def test_a_producer_ends_with_the_reason_for_which_it_has_no_token(
 
 
 def test_a_command_without_a_token_names_no_fix_for_a_server_that_it_reached():
-    assert _fix_after(NoToken("the server answers 503"), "start one") == ""
-    assert _fix_after(Unreachable("no server at h:1"), "start one") == "; start one"
+    assert fix_after(NoToken("the server answers 503"), "start one") == ""
+    assert fix_after(Unreachable("no server at h:1"), "start one") == "; start one"

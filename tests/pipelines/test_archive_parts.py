@@ -58,8 +58,10 @@ def test_a_reader_selects_one_life():
     assert select_life(["a", "a@2"], {}, "a@2") == "a@2", "an archive without ids"
     with pytest.raises(JobError, match=r"2 lives of topic 'a'.*: a@1, a@2$"):
         select_life(ids, ids, "a")
-    with pytest.raises(JobError, match="no records of topic 'a' with id 9"):
+    with pytest.raises(JobError, match=r"no records of topic 'a' with id 9; it holds a, ab$"):
         select_life(ids, ids, "a", "9")
+    with pytest.raises(JobError, match="no records of topic 'a': it is empty, or at another place"):
+        select_life([], {}, "a")
 
 
 def test_a_pattern_matches_whole_names_and_no_internal_topics():
@@ -187,7 +189,7 @@ def test_the_page_shows_a_running_job():
         page = urllib.request.urlopen(address, timeout=60).read().decode()
         port = int(address.rpartition(":")[2].partition("/")[0])
         taken = served(metrics, "127.0.0.1", port)
-        with pytest.raises(JobError, match=f"metrics-port {port}: cannot listen"), taken:
+        with pytest.raises(JobError, match=f"^--metrics-port {port}: cannot listen"), taken:
             pass
     lines = page.splitlines()
     for line in (

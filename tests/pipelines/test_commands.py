@@ -8,8 +8,12 @@ from __future__ import annotations
 import os
 import subprocess
 
+import click
 import pytest
 
+from gateway.pipelines.job import fail_job
+from gateway.pipelines.shared.errors import JobError
+from gateway.wire.client_link import Unreachable
 from tests.peers import install
 
 ASK_S_MAX = 60
@@ -18,6 +22,12 @@ WITHOUT_SPARK = {
     "replay": ["--from", "somewhere", "--topic", "orders", "--to-topic", "again"],
     "audit": ["topic:orders", "topic:again"],
 }
+
+
+class Text:
+    """Failures are printed as text."""
+
+    is_json = False
 
 
 def ask(*words: str) -> subprocess.CompletedProcess[str]:
@@ -40,3 +50,28 @@ def test_one_line_shows_how_to_install_spark(job):
     assert asked.returncode == 1
     (line,) = asked.stderr.strip().splitlines()
     assert line.startswith("gateway: pyspark is not installed here: `make spark`")
+
+
+def lost_server() -> JobError:
+    """The error of a job whose client reached no server."""
+    try:
+        try:
+            raise Unreachable("no server at h:1: Connection refused")
+        except Unreachable as error:
+            raise JobError(str(error), "UNREACHABLE") from error
+    except JobError as error:
+        return error
+
+
+def test_a_server_that_a_job_does_not_reach_is_reported_with_the_fix(capsys):
+    with pytest.raises(click.exceptions.Exit) as ended:
+        fail_job(lost_server(), Text())
+    assert ended.value.exit_code == 69
+    said = "no server at h:1: Connection refused; start one with `gateway dev`, or name it with"
+    assert said in capsys.readouterr().err
+
+
+def test_an_error_that_has_a_fix_gets_no_second_one(capsys):
+    with pytest.raises(click.exceptions.Exit):
+        fail_job(JobError("no ZooKeeper at h:2; is it running there?", "UNREACHABLE"), Text())
+    assert capsys.readouterr().err.endswith("; is it running there?\n")

@@ -85,7 +85,8 @@ def test_with_a_fitting_java_the_reason_is_that_of_spark(
     tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = with_java(tmp_path, "17.0.1")
-    assert failure(tools, JAVA_HOME=str(home)).endswith("; the lines above have the reason")
+    said = failure(tools, JAVA_HOME=str(home))
+    assert said.endswith("sending its port number; the lines above have the reason")
     monkeypatch.setenv("JAVA_HOME", str(home))
     within = Py4JError("An error occurred while calling x.\n: java.lang.Unfit: no\n\tat y.z(Y:1)")
     assert why_not_started(within) == "java.lang.Unfit: no"

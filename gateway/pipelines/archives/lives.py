@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from gateway.pipelines.shared.errors import JobError
 
 _MARK = "@"
+_NAMED_MAX = 10  # topics that an error names
 
 
 def life_name(topic: str, topic_id: str) -> str:
@@ -47,14 +48,18 @@ def select_life(
     """
     base, _, named_id = topic.partition(_MARK)
     chosen_id = topic_id or named_id
-    lives = [each for each in sorted(archived) if base_name(each) == base]
+    names = sorted(archived)
+    lives = [each for each in names if base_name(each) == base]
     if chosen_id:
         lives = [
             each for each in lives if topic_ids.get(each, each.partition(_MARK)[2]) == chosen_id
         ]
     if not lives:
         chosen = f" with id {chosen_id}" if chosen_id else ""
-        raise JobError(f"the archive has no records of topic {base!r}{chosen}", "NOT_ARCHIVED")
+        held = ", ".join(sorted({base_name(each) for each in names})[:_NAMED_MAX])
+        more = f"; it holds {held}" if held else ": it is empty, or at another place"
+        text = f"the archive has no records of topic {base!r}{chosen}{more}"
+        raise JobError(text, "NOT_ARCHIVED")
     if len(lives) > 1:
         names = ", ".join(life_name(base, topic_ids.get(each, "?")) for each in lives)
         raise JobError(

@@ -49,4 +49,4 @@ def _cause_of(error: Exception) -> str:
     """Return the first line of the error; of a call inside the JVM, that of its exception."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
     causes = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
-    return (causes or lines)[0]
+    return (causes or lines)[0].rstrip(".")

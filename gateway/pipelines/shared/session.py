@@ -121,7 +121,10 @@ def new_session(
     try:
         spark = builder.getOrCreate()
     except (PySparkException, Py4JError, RuntimeError, OSError) as error:
-        raise JobError(f"Spark did not start: {why_not_started(error)}", "NO_SPARK") from error
+        why = why_not_started(error)
+        if "stopped SparkContext" in why:
+            why = f"no master answered at {master or settings.get('spark.master')}; check --master"
+        raise JobError(f"Spark did not start: {why}", "NO_SPARK") from error
     if not chosen and not _is_local(spark.sparkContext.master):
         os.environ.pop(_PYTHON, None)
         spark.sparkContext.pythonExec = "python3"  # Spark's default: workers elsewhere have theirs
