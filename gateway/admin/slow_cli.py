@@ -103,6 +103,10 @@ def slow(api: str | None, count: int, bootstrap: str, output: Output) -> None:
     async def work(client: AdminClient) -> None:
         found = await slowest(client, api, count)
         output.show(found.rows)
+        if api is not None and not found.rows:
+            kept = {row["api"] for row in (await slowest(client, None, _COUNT_MAX)).rows}
+            others = f"there are some of {', '.join(sorted(kept))}" if kept else "nor any other"
+            note(f"no request of {api} is kept; {others}")
         for node_id, reason in found.silent.items():
             note(f"gateway {node_id} is silent: {reason}")
 

@@ -279,9 +279,14 @@ def test_without_a_server_there_is_one_line(command):
     assert (code, out, errors.count("\n")) == (69, "", 1)
 
 
-def test_an_api_that_no_request_has_shows_nothing(gateway):
-    code, out, _ = invoke("slow", "--api", "Nonsense", "-o", "json", bootstrap=gateway.bootstrap)
+def test_an_api_that_no_request_has_shows_nothing_and_names_those_that_there_are(gateway):
+    produced(gateway, "t", 0)
+    code, out, errors = invoke(
+        "slow", "--api", "Nonsense", "-o", "json", bootstrap=gateway.bootstrap
+    )
     assert (code, json.loads(out)) == (0, [])
+    said = re.fullmatch(r".*no request of Nonsense is kept; there are some of (.*)\n", errors)
+    assert "Produce" in said[1].split(", ")
 
 
 def api(gateway, path):
