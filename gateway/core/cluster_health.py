@@ -88,7 +88,7 @@ _Finding = tuple[str, str | None, str | None]  # result, finding, fix
 _NO_LEDGERS: Final[_Finding] = (
     UNKNOWN,
     "the ledgers are not within reach from here, or the server has none",
-    "name a gateway that says where its metadata are, on a machine that reaches them",
+    "run it on a machine that reaches ZooKeeper and the bookies; Apache Kafka has no ledgers",
 )
 
 
