@@ -28,8 +28,22 @@ if TYPE_CHECKING:
 
 _SORTED_BY = ("name", "size", "rate")
 _INT16_MAX = 2**15 - 1
-_DEFAULT = -1  # a count of -1 on the wire stands for the server's default
+_DEFAULT = -1  # stands for the server's default on the wire, but not on the command line
 _OFFSET = re.compile(r"\d+", re.ASCII)
+
+
+def _count(last: int) -> Value[int]:
+    """Return the type of a count up to `last` that has a default at the server."""
+    parse = units.whole(1, last)
+
+    def parse_count(value: object) -> int:
+        try:
+            return parse(value)
+        except ValueError as fault:
+            raise ValueError(f"{fault}; leave the option out for the server's default") from None
+
+    return Value("count", parse_count)
+
 
 topic = CommandGroup(
     "topic",
@@ -59,7 +73,7 @@ _config_option = option(
 @option(
     "--partitions",
     "-p",
-    type=Value("count", units.integer),
+    type=_count(units.INT32_MAX),
     default=_DEFAULT,
     shown="the server's default",
     help="Number of partitions.",
@@ -67,7 +81,7 @@ _config_option = option(
 @option(
     "--replication-factor",
     "-r",
-    type=Value("count", units.integer),
+    type=_count(_INT16_MAX),
     default=_DEFAULT,
     shown="the server's default",
     help="Copies of each record.",
@@ -91,8 +105,6 @@ def _create(
     row for each topic.
     """
     configs = _pairs(config, output)
-    _check_count("--partitions", partitions, units.INT32_MAX, output)
-    _check_count("--replication-factor", replication_factor, _INT16_MAX, output)
     names = list(dict.fromkeys(names))
     several = len(names) > 1
     output = output.of(topic_shapes.CREATED_SEVERAL if several else topic_shapes.CREATED)
@@ -143,11 +155,6 @@ def _pairs(config: Sequence[str], output: Output) -> dict[str, str]:
             usage(f"--config {pair!r} is not key=value, for example retention.ms=3600000", output)
         pairs[key] = value
     return pairs
-
-
-def _check_count(name: str, value: int, value_max: int, output: Output) -> None:
-    if not (value == _DEFAULT or 0 < value <= value_max):
-        usage(f"{name} {value}: must be between 1 and {value_max}", output)
 
 
 @topic.command("list")
@@ -254,7 +261,7 @@ def _add_partitions(name: str, count: int, bootstrap: str, output: Output) -> No
 @option(
     "--partitions",
     "-p",
-    type=Value("count", units.integer),
+    type=Value("count", units.whole(1, units.INT32_MAX)),
     help="New number of partitions; a topic never loses partitions.",
 )
 @bootstrap_option
@@ -274,8 +281,6 @@ def _alter(
         usage("nothing to change: pass -c retention.ms=3600000 or --partitions 6", output)
     if changes_configs and partitions is not None:
         usage("settings and --partitions: pass only one of them, one may fail alone", output)
-    if partitions is not None and not 0 < partitions <= units.INT32_MAX:
-        usage(f"--partitions {partitions}: must be between 1 and {units.INT32_MAX}", output)
 
     from gateway.admin.topics import add_partitions, alter_topic
 

@@ -171,7 +171,8 @@ SERVERS = (
         "More copies than Kafka can count",
         "topic create many --replication-factor 40000",
         2,
-        "gateway: --replication-factor 40000: must be between 1 and 32767",
+        "gateway: --replication-factor 40000: must be a whole number between 1 and 32767; "
+        "leave the option out for the server's default",
     ),
     Mistake(
         "A file of settings that is not there",

@@ -121,7 +121,7 @@ def test_a_partition_that_the_server_refuses_to_truncate_is_shown_with_the_reaso
     ("words", "code", "text"),
     [
         (("alter", "t"), 2, "nothing to change: pass -c"),
-        (("alter", "t", "-p", "0"), 2, "--partitions 0: must be between 1 and"),
+        (("alter", "t", "-p", "0"), 2, "--partitions 0: must be a whole number"),
         (("alter", "t", "-p", "2", "-d", "segment.ms"), 2, "pass only one of them"),
         (("alter", "missing", "-p", "2"), 1, "does not exist"),
         (("alter", "t", "-c", "x"), 2, "is not key=value"),
