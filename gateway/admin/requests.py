@@ -210,8 +210,9 @@ def fail_request(error: Exception, output: FailureForm, more: str = "") -> NoRet
 
 def exit_code_of(code: str) -> int:
     """Return the exit code after a server returned this error: 77 if it denied a login or right."""
-    refused = code.endswith(("_AUTHORIZATION_FAILED", "_AUTHENTICATION_FAILED"))
-    return EXIT_REFUSED if refused else EXIT_FAILED
+    from gateway.wire.client_link import is_refusal
+
+    return EXIT_REFUSED if is_refusal(code) else EXIT_FAILED
 
 
 def with_fix(error: AdminError) -> str:

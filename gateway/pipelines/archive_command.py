@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import click
 
 from gateway.admin.notation import read_moment
+from gateway.admin.requests import exit_code_of
 from gateway.pipelines.archives import ArchiveFormat
 from gateway.pipelines.archives.archive_job import ArchiveJob
 from gateway.pipelines.archives.archive_model import (
@@ -280,12 +281,17 @@ def _check_accepted(
 
 
 def _fail(set_aside: Mapping[str, JobError], output: Output) -> NoReturn:
-    """End the command because of these topics, with one line on stderr."""
+    """End the command because of these topics, with one line on stderr.
+
+    The exit code is 77 if each of them was refused.
+    """
     if len(set_aside) == 1:
         (error,) = set_aside.values()
-        fail(EXIT_FAILED, str(error), error.code, output)
+        fail(exit_code_of(error.code), str(error), error.code, output)
+    codes = {exit_code_of(error.code) for error in set_aside.values()}
+    exit_code = codes.pop() if len(codes) == 1 else EXIT_FAILED
     each = "; ".join(f"{topic}: {error}" for topic, error in sorted(set_aside.items()))
-    fail(EXIT_FAILED, f"{len(set_aside)} topics are set aside: {each}", "SET_ASIDE", output)
+    fail(exit_code, f"{len(set_aside)} topics are set aside: {each}", "SET_ASIDE", output)
 
 
 def _start(word: str, output: Output) -> str | int:

@@ -41,6 +41,11 @@ class AdminError(Exception):
         self.code = code
 
 
+def is_refusal(code: str) -> bool:
+    """Return whether this code, Kafka's name for an error, denies a login or a right."""
+    return code.endswith(("_AUTHORIZATION_FAILED", "_AUTHENTICATION_FAILED"))
+
+
 class Unreachable(Exception):
     """The error that no broker was reached, or none replied in time in Kafka's protocol."""
 

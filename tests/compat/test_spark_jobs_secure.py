@@ -11,8 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from gateway.admin.client_settings import SECRET_KEYS
-from gateway.pipelines.shared.kafka_servers import secrets_hidden
+from gateway.admin.client_settings import SECRET_KEYS, ClientSettings
+from gateway.admin.command_config import client_keys_of
+from gateway.pipelines.archives.exact_read import read_exactly
+from gateway.pipelines.archives.holes import find_holes
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_servers import job_servers, secrets_hidden
+from gateway.pipelines.shared.kafka_source import Isolation
+from gateway.pipelines.shared.partitions import OffsetRange
+from gateway.pipelines.shared.spark_errors import translate_spark_errors
 from tests.compat.test_secure_dev import Started
 from tests.peers.spark_jobs import JobSite
 
@@ -25,6 +32,7 @@ pytestmark = [
 ]
 ROWS = 300
 TOPIC = "orders"
+BLIND_PASSWORD = "marked-secret-of-blind"
 
 
 class Site(JobSite):
@@ -34,7 +42,7 @@ class Site(JobSite):
         self.gateway = Started(directory / "data")
         self.properties = self.gateway.place / "client.properties"
         self.password = (self.gateway.place / "admin.password").read_text().strip()
-        super().__init__(directory, [self.password])
+        super().__init__(directory, [self.password, BLIND_PASSWORD])
         self.archive = directory / "archive"
         self.run("topic", "create", TOPIC, "-p", "2", *self.by_file())
         lines = "".join(f"record {number}\n" for number in range(ROWS))
@@ -43,19 +51,23 @@ class Site(JobSite):
     def by_file(self):
         return ("-b", self.gateway.server, "--command-config", str(self.properties))
 
-    def by_options(self, mechanism, password):
+    def by_options(self, mechanism, password, user="admin"):
         """Return the options by Spark's names."""
-        kind = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
-        module = f"org.apache.kafka.common.security.{kind}LoginModule required"
-        keys = {
-            "security.protocol": "SASL_SSL",
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": self.gateway.place / "ca.pem",
-            "sasl.mechanism": mechanism,
-            "sasl.jaas.config": f'{module} username="admin" password="{password}";',
-        }
+        keys = self.keys(mechanism, password, user)
         options = [f"--option=kafka.{key}={value}" for key, value in keys.items()]
         return ("-b", self.gateway.server, *options)
+
+    def keys(self, mechanism, password, user):
+        """Return the keys of Kafka's client for this user."""
+        kind = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
+        module = f"org.apache.kafka.common.security.{kind}LoginModule required"
+        return {
+            "security.protocol": "SASL_SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.gateway.place / "ca.pem"),
+            "sasl.mechanism": mechanism,
+            "sasl.jaas.config": f'{module} username="{user}" password="{password}";',
+        }
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +102,43 @@ def test_a_wrong_password_is_one_line(site):
     told = site.job(*words, code=77)
     assert told["code"] == "SASL_AUTHENTICATION_FAILED"
     assert "wrong" not in told["error"]
+
+
+@pytest.fixture
+def blind(site, monkeypatch):
+    """The password of a user that may see the topic and may not read it."""
+    monkeypatch.setenv("BLIND_PASSWORD", BLIND_PASSWORD)
+    site.run("user", "add", "blind", "--password", "env:BLIND_PASSWORD", *site.by_file())
+    for resource in (f"topic:{TOPIC}", "cluster"):
+        rights = ("User:blind", "describe,describe-configs", resource)
+        site.run("acl", "add", *rights, *site.by_file())
+    return BLIND_PASSWORD
+
+
+def test_a_right_that_is_refused_to_a_task_has_the_exit_code_of_a_refusal(site, blind):
+    login = site.by_options("SCRAM-SHA-512", blind, "blind")
+    place = str(site.directory / "denied")
+    for job in (
+        ("archive", TOPIC, "--to", place),
+        ("audit", f"topic:{TOPIC}", f"topic:{TOPIC}"),
+    ):
+        told = site.job(*job, *login, code=77)
+        assert told["code"] == "TOPIC_AUTHORIZATION_FAILED"
+        assert TOPIC in told["error"]
+
+
+def test_a_right_that_is_refused_to_a_task_in_python_keeps_its_code(site, blind, spark):
+    keys = site.keys("SCRAM-SHA-512", blind, "blind")
+    servers = job_servers(ClientSettings(site.gateway.server, keys), {})
+    wanted = [OffsetRange(TOPIC, 0, 0, 5)]
+    committed = Isolation.read_committed
+    for frame in (
+        read_exactly(spark, servers, wanted, committed, 10),
+        find_holes(spark, servers, wanted, committed),
+    ):
+        with pytest.raises(JobError, match=TOPIC) as raised:
+            translate_spark_errors(frame.collect)
+        assert raised.value.code == "TOPIC_AUTHORIZATION_FAILED"
 
 
 def test_other_options_are_refused_before_anything_is_sent(site):
@@ -134,10 +183,6 @@ def test_a_session_of_the_user_hides_the_secrets_too(spark):
 
 def test_executors_need_no_file(site):
     """What tasks get is the content of the files."""
-    from gateway.admin.client_settings import ClientSettings
-    from gateway.admin.command_config import client_keys_of
-    from gateway.pipelines.shared.kafka_servers import job_servers
-
     keys = client_keys_of(str(site.properties))
     found = job_servers(ClientSettings(site.gateway.server, keys), {}).keys
     assert not [value for value in found.values() if str(Path(site.gateway.place)) in value]

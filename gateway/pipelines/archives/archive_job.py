@@ -80,6 +80,7 @@ _OF_ONE_TOPIC = frozenset(
         "SPARK_REFUSED",
         "CORRUPT_METADATA",
         "TIMESTAMP_OUT_OF_RANGE",
+        "TOPIC_AUTHORIZATION_FAILED",
     }
 )
 """Codes of errors that one topic may cause, though the error may not name it."""

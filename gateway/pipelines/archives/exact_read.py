@@ -20,8 +20,10 @@ from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_servers import KafkaServers
 from gateway.pipelines.shared.kafka_source import Isolation
 from gateway.pipelines.shared.partitions import COLUMNS, OffsetRange, TopicPartition
+from gateway.pipelines.shared.refusals import refusals_named
 from gateway.pipelines.shared.topics import run_admin
 from gateway.wire import batches
+from gateway.wire.client_link import is_refusal
 from ledger.errors import CorruptFormat
 
 if TYPE_CHECKING:
@@ -87,9 +89,10 @@ def read_exactly(
     frame = tasks_of(spark, ranges, offsets_per_task)
 
     def read(given: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for some in given:
-            for row in some.to_pylist():
-                yield from _read(bootstrap, OffsetRange(**row), isolation)
+        with refusals_named():
+            for some in given:
+                for row in some.to_pylist():
+                    yield from _read(bootstrap, OffsetRange(**row), isolation)
 
     return frame.mapInArrow(read, COLUMNS)
 
@@ -168,7 +171,8 @@ async def fetch_all(
 ) -> AsyncIterator[Fetched]:
     """Yield the replies that hold the range.
 
-    A request that fails is repeated, to the leader of that moment, up to `_RETRIES_MAX` times.
+    A request that fails is repeated, to the leader of that moment, up to `_RETRIES_MAX` times. One
+    that is refused for want of a right is not.
     """
     at, retries = wanted.start, 0
     leader: Broker | None = None
@@ -176,8 +180,9 @@ async def fetch_all(
         try:
             leader = leader or await _leader(client, wanted.topic_partition)
             found = await _fetch(client, leader, wanted._replace(start=at), isolation)
-        except (JobError, Unreachable):
-            if retries == _RETRIES_MAX:
+        except (JobError, Unreachable) as error:
+            refused = isinstance(error, JobError) and is_refusal(error.code)
+            if refused or retries == _RETRIES_MAX:
                 raise
             leader, retries = None, retries + 1
             await asyncio.sleep(_RETRY_S)
@@ -206,9 +211,7 @@ async def _fetch(
     ((found,),) = (each.partitions for each in answer.responses)
     at = wanted.start
     if found.error_code.value:
-        raise JobError(
-            f"{wanted.topic_partition}: offset {at}: {found.error_code.name}", "NO_LEADER"
-        )
+        raise _fault(f"{wanted.topic_partition}: offset {at}", found.error_code)
     whole = [each for each in split_batches(found.records or b"") if _last(each) >= at]
     if not whole:
         raise JobError(f"{wanted.topic_partition}: no record at offset {at}", "NO_LEADER")
@@ -219,10 +222,18 @@ async def _leader(client: AdminClient, partition: TopicPartition) -> Broker:
     answer = await client.metadata([partition.topic])
     brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in answer.brokers}
     for topic in answer.topics:
+        if is_refusal(topic.error_code.name.upper()):
+            raise _fault(str(partition), topic.error_code)
         for each in topic.partitions:
             if each.partition_index == partition.partition and each.leader_id in brokers:
                 return brokers[each.leader_id]
     raise JobError(f"{partition}: it has no leader now; retry", "NO_LEADER")
+
+
+def _fault(about: str, code: Any) -> JobError:
+    """Return the error for this code of Kafka: of a refusal its own, of others one to retry."""
+    own = code.name.upper()
+    return JobError(f"{about}: {code.name}", own if is_refusal(own) else "NO_LEADER")
 
 
 def _fields(wanted: OffsetRange, isolation: Isolation) -> dict[str, Any]:

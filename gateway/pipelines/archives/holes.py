@@ -16,6 +16,7 @@ from gateway.pipelines.archives.port import Holes, HoleSum
 from gateway.pipelines.shared.kafka_servers import KafkaServers
 from gateway.pipelines.shared.kafka_source import Isolation
 from gateway.pipelines.shared.partitions import OffsetRange, partition_of
+from gateway.pipelines.shared.refusals import refusals_named
 from gateway.pipelines.shared.topics import run_admin
 
 if TYPE_CHECKING:
@@ -41,11 +42,12 @@ def find_holes(
     def find(given: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow
 
-        for some in given:
-            for row in some.to_pylist():
-                found = _holes(bootstrap, OffsetRange(**row), isolation)
-                rows = [each._asdict() for each in found]
-                yield pyarrow.RecordBatch.from_pylist(rows, some.schema)
+        with refusals_named():
+            for some in given:
+                for row in some.to_pylist():
+                    found = _holes(bootstrap, OffsetRange(**row), isolation)
+                    rows = [each._asdict() for each in found]
+                    yield pyarrow.RecordBatch.from_pylist(rows, some.schema)
 
     return tasks_of(spark, ranges, OFFSETS_PER_TASK).mapInArrow(find, HOLE_COLUMNS)
 

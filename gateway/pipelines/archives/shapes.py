@@ -28,7 +28,7 @@ ARCHIVED: Final = Shape(
         ),
         rows(
             "set_aside",
-            "The topics that cannot be archived now; the exit code is then 1.",
+            "The topics that cannot be archived now; the exit code is 1, or 77 if all are refused.",
             _TOPIC,
             text("code", "Code of the error."),
             text("reason", "The error."),

@@ -26,7 +26,7 @@ from gateway.pipelines.replays.plan import SEQUENCE_MAX, PartitionPlan, ReplayPl
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_servers import KafkaServers, link_security, settings_of
 from gateway.wire import batches
-from gateway.wire.client_link import Unreachable
+from gateway.wire.client_link import Unreachable, is_refusal
 
 _PRODUCE, _FETCH, _LIST_OFFSETS, _METADATA = 0, 1, 2, 3
 _METADATA_MAX, _FETCH_MAX = 12, 16
@@ -291,8 +291,7 @@ class PartitionWriter:
         assert self._connection is not None
         answer = self._connection.ask(_LIST_OFFSETS, fields)
         ((found,),) = (each.partitions for each in answer.topics)
-        if found.error_code is not ErrorCode.none:
-            raise LookupNeeded(f"{self._name}: {found.error_code.name.upper()}")
+        check(found.error_code, self._name)
         if found.offset < self._partition.base_offset:
             raise JobError(
                 f"{self._name}: ends at {found.offset}, but ended at"
@@ -341,8 +340,7 @@ class PartitionWriter:
         }
         assert self._connection is not None
         answer = self._connection.ask(_FETCH, fields, _FETCH_MAX)
-        if answer.error_code is not ErrorCode.none:
-            raise LookupNeeded(f"{self._name}: {answer.error_code.name.upper()}")
+        check(answer.error_code, self._name)
         ((found,),) = (each.partitions for each in answer.responses)
         if found.error_code is ErrorCode.offset_out_of_range:
             raise JobError(
@@ -350,8 +348,9 @@ class PartitionWriter:
                 " or truncation), so its progress is unknown",
                 "TARGET_LOST",
             )
-        if found.error_code is not ErrorCode.none or not found.records:
-            raise LookupNeeded(f"{self._name}: offset {offset}: {found.error_code.name.upper()}")
+        check(found.error_code, f"{self._name}: offset {offset}")
+        if not found.records:
+            raise LookupNeeded(f"{self._name}: offset {offset}: the reply has no records")
         return batches.read_header(found.records)
 
     def _raise_foreign(self, offset: int) -> NoReturn:
@@ -360,6 +359,18 @@ class PartitionWriter:
             " not the replay's); replay into a topic without other producers",
             "FOREIGN_WRITES",
         )
+
+
+def check(code: ErrorCode, about: str) -> None:
+    """Raise JobError if this code of a lookup denies a right, LookupNeeded if it is another error.
+
+    A lookup is repeated while it may succeed.
+    """
+    name = code.name.upper()
+    if is_refusal(name):
+        raise JobError(f"{about}: {name}", name)
+    if code is not ErrorCode.none:
+        raise LookupNeeded(f"{about}: {name}")
 
 
 def check_topic_id(plan: ReplayPlan, topic_id: object) -> None:
@@ -408,8 +419,7 @@ def _leader_from(
         fields = {"topics": topics, "allow_auto_topic_creation": False}
         answer = asked.ask(_METADATA, fields, _METADATA_MAX)
         (topic,) = answer.topics
-        if topic.error_code is not ErrorCode.none:
-            raise LookupNeeded(f"{plan.target}: {topic.error_code.name.upper()}")
+        check(topic.error_code, plan.target)
         check_topic_id(plan, getattr(topic, "topic_id", None))
         brokers = {each.node_id: each for each in answer.brokers}
         leaders = {each.partition_index: each.leader_id for each in topic.partitions}

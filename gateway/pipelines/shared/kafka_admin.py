@@ -6,20 +6,19 @@ whatever the properties name. Source: Apache Kafka 3.9, org.apache.kafka.clients
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_servers import expect_token
 from gateway.pipelines.shared.partitions import TopicPartition
+from gateway.pipelines.shared.refusals import refusal_of
 from gateway.pipelines.shared.topics import OffsetBounds, TopicDescription
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
-_RIGHT = re.compile(r"(\w+)AuthorizationException")
 _UNREACHABLE = frozenset({"TimeoutException", "DisconnectException", "KafkaException"})
 
 
@@ -128,18 +127,10 @@ class KafkaAdmin:
 
 
 def _code_of(exception: str) -> str:
-    """Return the code of an exception of Kafka's client: Kafka's own for a login or a right.
-
-    A certificate that is not trusted counts as a refused login, as it does for our own client.
-    """
+    """Return the code of an exception of Kafka's client: Kafka's own for a login or a right."""
     if exception in _UNREACHABLE:
         return "UNREACHABLE"
-    if exception.endswith("AuthenticationException"):
-        return "SASL_AUTHENTICATION_FAILED"
-    right = _RIGHT.fullmatch(exception)
-    if right is None:
-        return "KAFKA_CLIENT"
-    return f"{re.sub(r'(?<=[a-z])(?=[A-Z])', '_', right[1]).upper()}_AUTHORIZATION_FAILED"
+    return refusal_of(exception) or "KAFKA_CLIENT"
 
 
 def _one(found: Any) -> Any:

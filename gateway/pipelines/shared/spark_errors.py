@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.refusals import refusal_in
 from gateway.pipelines.shared.session import packages
 
 T = TypeVar("T")
@@ -21,7 +22,8 @@ _TRACEBACK = "Traceback (most recent call last):"
 def translate_spark_errors(work: Callable[[], T]) -> T:
     """Return the result of `work`, and raise Spark's errors as JobErrors.
 
-    The code is TIMESTAMP_OUT_OF_RANGE if a record has a timestamp that Spark cannot represent,
+    The code is Kafka's own, such as TOPIC_AUTHORIZATION_FAILED, if a task was refused a login or a
+    right. It is TIMESTAMP_OUT_OF_RANGE if a record has a timestamp that Spark cannot represent,
     which Spark reports as an overflow without the offset. It is NO_CONNECTOR if Spark lacks a
     connector, SPARK_REFUSED if a rerun would fail the same way (an invalid plan), SPARK_GONE if
     Spark's JVM has died, and SPARK_FAILED for all other errors.
@@ -36,6 +38,9 @@ def translate_spark_errors(work: Callable[[], T]) -> T:
             raise _no_connector(error) from error
         raise JobError(f"Spark: {_one_line(error)}", "SPARK_REFUSED") from error
     except (PySparkException, Py4JError) as error:
+        refusal = refusal_in(str(error))
+        if refusal is not None:
+            raise refusal from error
         if any(sign in str(error) for sign in _BEYOND):
             raise JobError(
                 "a record has a timestamp that Spark cannot represent: it counts microseconds since"
