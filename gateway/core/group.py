@@ -36,19 +36,18 @@ from gateway.core.group_members import (
 )
 from gateway.core.join_deadline import JoinDeadline
 from gateway.core.roster import Roster
+from gateway.core.sync_phase import SyncPhase
 
 
 class Group:
     """A classic group. Times are milliseconds since an arbitrary origin and never decrease."""
 
     __slots__ = (
-        "_assigning",
         "_join",
-        "_not_synced",
         "_roster",
         "_sessions",
         "_settings",
-        "_sync_at_ms",
+        "_sync",
         "generation",
         "protocol",
         "protocol_type",
@@ -63,12 +62,10 @@ class Group:
         self.protocol_type: str | None = None
         self.protocol: str | None = None  # the assignor of this generation; None while Empty
         self._roster = Roster()
-        self._not_synced: set[str] = set()  # members of this generation without a SyncGroup yet
-        self._assigning = False  # True from the leader's SyncGroup until its assignment is stored
         # Session deadlines by member id, including pending ids.
         self._sessions: Deadlines[str] = Deadlines()
         self._join = JoinDeadline(settings.initial_rebalance_delay_ms)
-        self._sync_at_ms: int | None = None  # deadline of the sync; set while CompletingRebalance
+        self._sync = SyncPhase()
 
     @classmethod
     def restore(cls, membership: GroupMembership, settings: GroupSettings, now_ms: int) -> Group:
@@ -97,7 +94,7 @@ class Group:
     @property
     def deadline_ms(self) -> int | None:
         """Return the time when `tick` is due, or None. An earlier `tick` is harmless."""
-        times = (self._sessions.next(), self._join.at_ms, self._sync_at_ms)
+        times = (self._sessions.next(), self._join.at_ms, self._sync.at_ms)
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -160,13 +157,11 @@ class Group:
         if error is not ErrorCode.none:
             return [AnswerSync(waiter, Synced(error))]
         member = self.members[syncing.member_id]
-        self._not_synced.discard(member.member_id)
-        if not self._not_synced:
-            self._sync_at_ms = None
+        self._sync.on_sync(member.member_id)
         if self.state is State.STABLE:
             return [AnswerSync(waiter, self._synced(member))]
         member.sync_waiters.append(waiter)
-        if member.member_id != self.leader or self._assigning:
+        if member.member_id != self.leader or self._sync.assigning:
             return []
         return self._assign(dict(syncing.assignments))
 
@@ -229,7 +224,7 @@ class Group:
             effects += self._expire(member_id, now_ms)
         if self._join.at_ms is not None and self._join.at_ms <= now_ms:
             effects += self._on_join_timeout(now_ms)
-        if self._sync_at_ms is not None and self._sync_at_ms <= now_ms:
+        if self._sync.at_ms is not None and self._sync.at_ms <= now_ms:
             effects += self._on_sync_timeout(now_ms)
         return effects
 
@@ -240,8 +235,7 @@ class Group:
                 self._extend_session(member, now_ms)
         again_ms = now_ms + self._roster.rebalance_timeout_ms()
         self._join.extend(again_ms)
-        if self._sync_at_ms is not None:
-            self._sync_at_ms = again_ms
+        self._sync.extend(again_ms)
 
     def abandon(self, error: ErrorCode) -> list[Effect]:
         """Make the group Dead here (deleted, or moved to another coordinator); fail all waiters."""
@@ -251,7 +245,7 @@ class Group:
             effects += self._answer_sync(member, Synced(error))
         self.state = State.DEAD
         self._sessions = Deadlines()
-        self._join.at_ms = self._sync_at_ms = None
+        self._join.at_ms = self._sync.at_ms = None
         return effects
 
     # -- joining --------------------------------------------------------------------------------
@@ -375,9 +369,7 @@ class Group:
             *self._answer_sync(member, Synced(fenced)),
         ]
         self._sessions.clear(old_id)
-        if old_id in self._not_synced:
-            self._not_synced.remove(old_id)
-            self._not_synced.add(new_id)
+        self._sync.rename(old_id, new_id)
         return effects, member
 
     # -- rebalancing ----------------------------------------------------------------------------
@@ -396,9 +388,7 @@ class Group:
                 effects += answers
                 if answers:
                     self._extend_session(member, now_ms)
-        self._not_synced.clear()
-        self._sync_at_ms = None
-        self._assigning = False
+        self._sync.end()
         self._join.initial = self.state is State.EMPTY
         self._become(State.PREPARING_REBALANCE)
         if self._join.initial:
@@ -432,7 +422,6 @@ class Group:
             return []
         self._join.initial = False
         self.generation += 1
-        self._not_synced.clear()
         if not self.members:
             self.protocol = None
             self._become(State.EMPTY)
@@ -444,18 +433,17 @@ class Group:
             effects += self._answer_join(member, self._joined(member))
             member.new = False
             self._extend_session(member, now_ms)
-        self._not_synced.update(self.members)
-        self._sync_at_ms = now_ms + self._roster.rebalance_timeout_ms()
+        self._sync.begin(self.members, now_ms + self._roster.rebalance_timeout_ms())
         return effects
 
     def _assign(self, assignments: dict[str, bytes]) -> list[Effect]:
-        self._assigning = True
+        self._sync.assigning = True
         generation = self.generation
 
         def then(now_ms: int) -> list[Effect]:
-            if not self._assigning or self.generation != generation:
+            if not self._sync.assigning or self.generation != generation:
                 return []  # another rebalance has begun, and stores its own result
-            self._assigning = False
+            self._sync.assigning = False
             self._become(State.STABLE)
             effects: list[Effect] = []
             for member in self.members.values():
@@ -468,7 +456,7 @@ class Group:
             return effects
 
         def refuse(now_ms: int) -> list[Effect]:
-            if not self._assigning or self.generation != generation:
+            if not self._sync.assigning or self.generation != generation:
                 return []
             return self._refuse_assignment(now_ms)
 
@@ -485,8 +473,7 @@ class Group:
         return effects + self._prepare_rebalance(now_ms)
 
     def _on_sync_timeout(self, now_ms: int) -> list[Effect]:
-        self._sync_at_ms = None
-        absent = [member_id for member_id in self.members if member_id in self._not_synced]
+        absent = self._sync.time_out(self.members)
         if not absent or self.state not in (State.COMPLETING_REBALANCE, State.STABLE):
             return []
         for member_id in absent:
@@ -549,7 +536,7 @@ class Group:
 
     def _remove(self, member_id: str) -> None:
         self._roster.remove(member_id)
-        self._not_synced.discard(member_id)
+        self._sync.remove(member_id)
         self._sessions.clear(member_id)
 
     def _extend_session(self, member: GroupMember, now_ms: int) -> None:
