@@ -18,7 +18,7 @@ from gateway.server.peer import peer_of, protocol_hint
 from gateway.server.receiving import FREE_BYTES_MAX, ReceivedBytes, held_bytes
 from gateway.server.registry import ConnectionRegistry, Refused
 from gateway.server.reply_queue import ReplyParts, ReplyQueue
-from gateway.server.request_chain import RequestChain, RequestSlot
+from gateway.server.request_chain import FETCH, HOT_KEYS, RequestChain, RequestSlot
 from gateway.server.request_memory import SMALL_FRAME_BYTES
 from gateway.server.send_queue import WRITE_HIGH_BYTES, SendQueue
 from gateway.server.timeouts import IDLE, PRESSED_S_MAX, ConnectionTimeouts
@@ -27,24 +27,6 @@ from gateway.topics.reply_memory import UNCOUNTED_BYTES, ReservedReply
 from gateway.wire.frames import BadFrame, FrameReader
 from ledger.ids import Buffer
 from ledger.ports.clock import measured_s
-
-FETCH, LIST_OFFSETS = 1, 2
-
-HOT_KEYS = frozenset((PRODUCE, FETCH))
-"""Requests with these keys start at once. Others wait for a slow request before them,
-as in Kafka.
-"""
-
-CANCELLED_KEYS = frozenset((FETCH, LIST_OFFSETS))
-"""Requests with these keys change nothing, and are cancelled when their client is gone."""
-
-FETCHES_WAITING_MAX = 4
-CHAIN_BYTES_MAX = 256 * 1024
-"""A connection with so many Fetches, or bytes of cold requests, behind a running one reads no more.
-
-Kafka reads the next request of a connection when the last one is answered. A Fetch or a JoinGroup
-may wait for long, and the requests behind it occupy memory all this time.
-"""
 
 FRAMES_PER_TURN_MAX = 64
 """After this many frames in one turn of the loop, other connections have their turn."""
@@ -186,9 +168,7 @@ class Connection(asyncio.BufferedProtocol):
         self._count_replies()
         self._chain.drop()
         for slot in self._replies.discard():
-            future = cast(RequestSlot, slot).future
-            if cast(RequestSlot, slot).request.key in CANCELLED_KEYS and future is not None:
-                future.cancel()
+            cast(RequestSlot, slot).on_client_gone()
         if self._peer is not None and self._peer.fetches is not None:
             self._peer.fetches.close()
             self._peer.fetches = None
@@ -402,11 +382,13 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _line_is_long(self) -> bool:
-        """True if many requests wait for an earlier one of this connection."""
+        """True if many requests wait for an earlier one of this connection.
+
+        Kafka reads the next request of a connection when the last one is answered. A Fetch or a
+        JoinGroup may wait for long, and the requests behind it occupy memory all this time.
+        """
         fetches = None if self._peer is None else self._peer.fetches
-        if fetches is not None and fetches.waiting >= FETCHES_WAITING_MAX:
-            return True
-        return self._chain.waiting_bytes >= CHAIN_BYTES_MAX
+        return (fetches is not None and fetches.many_wait) or self._chain.much_waits
 
     def _bound_line(self) -> None:
         """Stop reading while many requests wait for an earlier one of this connection."""

@@ -12,10 +12,23 @@ from collections import deque
 from typing import Any, Protocol, cast
 
 from gateway.handlers.api import Handle, Request
-from gateway.server.dispatch import Dispatcher, RequestRefused
+from gateway.server.dispatch import PRODUCE, Dispatcher, RequestRefused
 from gateway.server.reply_queue import ReplySlot
 from ledger.ports.clock import measured_s
 from ledger.tasks import start_once
+
+FETCH, LIST_OFFSETS = 1, 2
+
+HOT_KEYS = frozenset((PRODUCE, FETCH))
+"""Requests with these keys start at once. Others wait for a slow request before them,
+as in Kafka.
+"""
+
+CANCELLED_KEYS = frozenset((FETCH, LIST_OFFSETS))
+"""Requests with these keys change nothing, and are cancelled when their client is gone."""
+
+BYTES_WAITING_MAX = 256 * 1024
+"""A connection with so many bytes of cold requests behind a running one reads no more."""
 
 
 class Answers(Protocol):
@@ -56,6 +69,11 @@ class RequestSlot(ReplySlot):
         self.future = future
         future.add_done_callback(self.on_done)
 
+    def on_client_gone(self) -> None:
+        """Cancel the handler if its request changes nothing."""
+        if self.request.key in CANCELLED_KEYS and self.future is not None:
+            self.future.cancel()
+
     def on_done(self, future: asyncio.Future[Any]) -> None:
         """Pass the handler's result or error to the connection. Runs on the loop."""
         answers = self.answers
@@ -84,6 +102,11 @@ class RequestChain:
         self.waiting_bytes = 0
         # The task that runs the requests. Set until the last one has finished, and None otherwise.
         self.running: asyncio.Task[None] | None = None
+
+    @property
+    def much_waits(self) -> bool:
+        """True if so many bytes wait that the connection should read no more."""
+        return self.waiting_bytes >= BYTES_WAITING_MAX
 
     def add(self, slot: RequestSlot, handle: Handle, begun: Any = None) -> None:
         """Run this request after those before it. `begun` is the coroutine of its handler."""

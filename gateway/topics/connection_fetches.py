@@ -16,6 +16,9 @@ from typing import Any, cast
 
 from gateway.core.fetch_session import FetchSession, FetchSessions
 
+WAITING_MAX = 4
+"""A connection with so many fetches behind a running one reads no more."""
+
 
 class ConnectionFetches:
     """The running fetch of a connection, and those that wait for it."""
@@ -36,9 +39,9 @@ class ConnectionFetches:
         self._sessions: FetchSessions | None = None
 
     @property
-    def waiting(self) -> int:
-        """The number of fetches that wait for an earlier one."""
-        return len(self._waiting)
+    def many_wait(self) -> bool:
+        """True if so many fetches wait that the connection should read no more."""
+        return len(self._waiting) >= WAITING_MAX
 
     def submit(self, start: Callable[[], Any]) -> Any:
         """Call `start` once no earlier fetch runs. Returns its result, or a future of it."""
