@@ -4,15 +4,14 @@ Method: a store on a real ZooKeeper behind a proxy, which counts the connections
 """
 
 import asyncio
-from contextlib import asynccontextmanager
+import functools
 
 import pytest
 
 from ledger.adapters.zookeeper.zookeeper_requests import FIELDS_BYTES_MAX, REQUEST_BYTES_MAX
 from ledger.errors import EntryTooLarge, NoNode
 from ledger.ports.metadata import ANY_VERSION, NODE_BYTES_MAX, Create, Delete
-from tests.ledger.zookeeper_rig import World, connected
-from tests.peers.proxy import Proxy
+from tests.ledger.zookeeper_rig import world_on
 
 pytestmark = pytest.mark.real_loop
 
@@ -20,18 +19,7 @@ pytestmark = pytest.mark.real_loop
 @pytest.fixture
 def sessions(zookeeper):
     """Opens sessions on the shared server."""
-
-    @asynccontextmanager
-    async def opened():
-        with Proxy(zookeeper.port) as proxy:
-            root = zookeeper.unused_chroot()
-            async with (
-                connected(proxy.address, root) as far,
-                connected(zookeeper.servers, root) as near,
-            ):
-                yield World(zookeeper, proxy, far, near)
-
-    return opened
+    return functools.partial(world_on, zookeeper)
 
 
 async def test_a_multi_larger_than_a_server_takes_is_refused_before_it_is_sent(sessions):

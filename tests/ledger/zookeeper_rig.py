@@ -15,6 +15,7 @@ from ledger.adapters.system.clock import monotonic_s
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.errors import MetadataUnavailable
 from tests.peers.processes import TookTooLong, until, wait_until
+from tests.peers.proxy import Proxy
 from tests.peers.stalls import Stalls
 
 STALL_S = 0.05  # of a busy machine; an idle one wakes a thread within a millisecond or two
@@ -76,6 +77,18 @@ class World:
 
     def session(self):
         return self.far._bridge.client.client_id
+
+
+@contextlib.asynccontextmanager
+async def world_on(server, **settings):
+    """Open both stores on a new root of this server; the settings are those of `far`."""
+    with Proxy(server.port) as proxy:
+        root = server.unused_chroot()
+        async with (
+            connected(proxy.address, root, **settings) as far,
+            connected(server.servers, root) as near,
+        ):
+            yield World(server, proxy, far, near)
 
 
 async def patient(call):
