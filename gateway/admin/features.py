@@ -7,9 +7,10 @@ from typing import Any
 
 from gateway.admin.client import AdminClient, raise_for
 from gateway.core.feature_levels import METADATA_VERSION, UpgradeType
+from gateway.wire.login_keys import API_VERSIONS
 from ledger.command_line.version import __version__
 
-_API_VERSIONS, _UPDATE_FEATURES = 18, 57
+_UPDATE_FEATURES = 57
 _UPDATE_MS_MAX = 60_000
 # The versions of Apache Kafka that the levels of metadata.version stand for, from 7 on.
 _METADATA_NAMES = [
@@ -50,7 +51,7 @@ async def list_features(client: AdminClient) -> list[Row]:
     cannot read the finalized levels.
     """
     names = {"client_software_name": "gateway-admin", "client_software_version": __version__}
-    answer = await client.send(_API_VERSIONS, names)
+    answer = await client.send(API_VERSIONS, names)
     raise_for(answer.error_code, None, "ApiVersions")
     levels = {each.name: each.max_version_level for each in answer.finalized_features}
     epoch = answer.finalized_features_epoch

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from gateway.cluster.peers import PEER_CLIENT_ID, peer_address, peer_security
 from gateway.cluster.port import ClusterMember
 from gateway.log import logger
+from gateway.wire.login_keys import API_VERSIONS
 from ledger.ids import Buffer
 from ledger.tasks import reported, start_restarting
 
 if TYPE_CHECKING:
     from gateway.wire.client_link import Link, Security
 
-_API_VERSIONS = 18
 _SIZE_BYTES = 4
 
 Encode = Callable[[int], Buffer]
@@ -189,7 +189,7 @@ class PeerLink:
             else:
                 served = Served(f"{host}:{port}")
                 self._versions = lambda key: served.version(key)
-                self._send(_Asked(_API_VERSIONS, _no_body, served.learn), 0)
+                self._send(_Asked(API_VERSIONS, _no_body, served.learn), 0)
             while True:
                 await self._read_answer(reader)
                 self._send_waiting()
@@ -240,7 +240,7 @@ class PeerLink:
             raise Unreachable("it answered out of order")
         self._in_flight.popleft()
         self._watch_next()
-        if asked.key == _API_VERSIONS:
+        if asked.key == API_VERSIONS:
             asked.on_answer(answer.body)  # raises AdminError if the versions are unknown
             return
         self._failing, self._pause_s = False, self._limits.pause_s_first
@@ -249,7 +249,7 @@ class PeerLink:
     def _send_waiting(self) -> None:
         from gateway.wire.client_link import AdminError
 
-        if self._in_flight and self._in_flight[0].asked.key == _API_VERSIONS:
+        if self._in_flight and self._in_flight[0].asked.key == API_VERSIONS:
             return  # the versions are not known yet
         if self._is_expired():
             if not self._in_flight and self._writer is not None:
@@ -301,7 +301,7 @@ class PeerLink:
         waiting, self._waiting = self._waiting, deque()
         self._watch_next()
         for asked in (*(each.asked for each in in_flight), *waiting):
-            if asked.key != _API_VERSIONS:
+            if asked.key != API_VERSIONS:
                 _answer(asked, None)
 
 

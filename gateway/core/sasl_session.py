@@ -20,6 +20,7 @@ from gateway.core.bearer_token import Bearer, MalformedBearer, Subject, parse_be
 from gateway.core.scram_credentials import Credential, Mechanism
 from gateway.core.scram_exchange import MECHANISMS, OTHER_USER, ScramFailed, ScramServer
 from gateway.core.stored_names import NAME_BYTES_MAX
+from gateway.wire.login_keys import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
@@ -29,7 +30,6 @@ SUPPORTED: Final = (PLAIN, *MECHANISMS, OAUTHBEARER)
 ONLY_IN_TLS: Final = frozenset((PLAIN, OAUTHBEARER))
 """These send what authenticates a client as it is, so that any reader could use it."""
 
-API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 18, 17, 36
 REAUTHENTICATION_S_MIN: Final = 1.0
 PASSWORD_BYTES_MAX: Final = 1024
 _PLAIN_PARTS: Final = 3

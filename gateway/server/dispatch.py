@@ -18,6 +18,7 @@ from gateway.handlers.k18_api_versions import reply_for
 from gateway.handlers.request_metrics import RequestMetrics, first_error
 from gateway.log import ReasonThrottle, logger, traceback_of
 from gateway.wire.bounds_check import OversizedMessage, skip_tags
+from gateway.wire.login_keys import API_VERSIONS
 from gateway.wire.messages import (
     PRIVATE_CODEC,
     MalformedMessage,
@@ -32,7 +33,6 @@ from ledger.ids import Buffer
 from ledger.ports.clock import measured_s
 
 PRODUCE, FETCH = 0, 1
-API_VERSIONS = 18
 DECODE_TIMED_BYTES = 64 * 1024
 """The decoding of a smaller Produce or Fetch is not timed: it is a small part of a slow one."""
 UNKNOWN_SERVER_ERROR = -1

@@ -15,9 +15,6 @@ from kio.schema.errors import ErrorCode
 from gateway.access import auditing
 from gateway.config import SaslConfig
 from gateway.core.sasl_session import (
-    API_VERSIONS,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
     WRONG_PASSWORD,
     BearerAsked,
     Challenge,
@@ -36,6 +33,7 @@ from gateway.server.holds import CLOSING, LOGIN, MEMORY
 from gateway.server.logins import Logins, TooManyChecks
 from gateway.server.registry import ConnectionRegistry, Refused
 from gateway.server.request_chain import RequestSlot
+from gateway.wire.login_keys import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from ledger.ports.clock import measured_s
 
 _FAILED: Final = ErrorCode.sasl_authentication_failed

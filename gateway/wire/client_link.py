@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gateway.wire import private_request
+from gateway.wire.login_keys import API_VERSIONS, SASL_HANDSHAKE
 from gateway.wire.messages import MalformedMessage, decode_response, encode_request
 from gateway.wire.schema import NoSuchSchema, request_class
 from ledger.command_line.version import __version__
@@ -27,8 +28,7 @@ SESSION_SHARE = 0.8
 """The part of the lifetime of a session after which a connection is replaced by a new one."""
 
 VERSION_MAX = 32_767
-API_VERSIONS, _SASL_HANDSHAKE = 18, 17
-_BEFORE_LOGIN = frozenset({API_VERSIONS, _SASL_HANDSHAKE})
+_BEFORE_LOGIN = frozenset({API_VERSIONS, SASL_HANDSHAKE})
 """Requests that a listener answers before it knows the login."""
 _OUR_FEATURE = "gateway.version"  # no other server has it
 

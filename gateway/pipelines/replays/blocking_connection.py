@@ -8,13 +8,13 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from gateway.wire.client_link import (
-    API_VERSIONS,
     FRAME_BYTES_MAX,
     VERSION_MAX,
     Security,
     Served,
     Unreachable,
 )
+from gateway.wire.login_keys import API_VERSIONS
 from gateway.wire.messages import MalformedMessage, decode_response, encode_request
 
 CLIENT_ID = "gateway-replay"
