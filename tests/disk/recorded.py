@@ -30,15 +30,15 @@ class RecordedRing(KernelRing):
 
     def prepare_write(
         self, number: int, handle: int, memory: tuple[int, int], position: int, *, linked: bool
-    ) -> bool:
+    ) -> None:
         content = ctypes.string_at(*memory)
         head = b"submit %d %d %d %d\n" % (number, handle, position, len(content))
         self._lines.append(head + content)
-        return super().prepare_write(number, handle, memory, position, linked=linked)
+        super().prepare_write(number, handle, memory, position, linked=linked)
 
-    def prepare_datasync(self, number: int, handle: int) -> bool:
+    def prepare_datasync(self, number: int, handle: int) -> None:
         self._lines.append(b"submit %d %d sync\n" % (number, handle))
-        return super().prepare_datasync(number, handle)
+        super().prepare_datasync(number, handle)
 
     def submit(self) -> int:
         for line in self._lines:

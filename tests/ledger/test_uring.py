@@ -194,8 +194,10 @@ def test_a_queue_takes_as_many_operations_as_it_has_places_and_uses_them_again(t
     ring = KernelRing(4)
     for turn in range(10):
         first = 4 * turn
-        assert all(ring.prepare_datasync(first + number, handle) for number in range(4))
-        assert not ring.prepare_datasync(99, handle)
+        for number in range(4):
+            ring.prepare_datasync(first + number, handle)
+        with pytest.raises(OSError, match="is full"):
+            ring.prepare_datasync(99, handle)
         assert ring.submit() == 4
         ended: list[tuple[int, int]] = []
         while len(ended) < 4:

@@ -80,7 +80,8 @@ class _Parameters(ctypes.Structure):
 class KernelRing:
     """The submission and the completion queue of one io_uring.
 
-    Each call raises OSError if the kernel refuses it.
+    Each call raises OSError if the kernel refuses it, and the preparation of an operation if the
+    queue is full.
     """
 
     def __init__(self, entries: int) -> None:
@@ -133,28 +134,27 @@ class KernelRing:
 
     def prepare_write(
         self, number: int, handle: int, memory: tuple[int, int], position: int, *, linked: bool
-    ) -> bool:
-        """Prepare a write of memory, an address and a length. False if the queue is full.
+    ) -> None:
+        """Prepare a write of memory, an address and a length.
 
         The memory may not change until its completion. If `linked`, the operation that is prepared
         next begins after this one has written all of it, and is cancelled otherwise.
         """
         flags = _LINKED if linked else 0
-        return self._prepare(_WRITE, flags, 0, handle, position, *memory, 0, number)
+        self._prepare(_WRITE, flags, 0, handle, position, *memory, 0, number)
 
-    def prepare_datasync(self, number: int, handle: int) -> bool:
-        """Prepare an fdatasync. Returns False if the queue is full."""
-        return self._prepare(_FSYNC, 0, 0, handle, 0, 0, 0, _DATASYNC, number)
+    def prepare_datasync(self, number: int, handle: int) -> None:
+        """Prepare an fdatasync."""
+        self._prepare(_FSYNC, 0, 0, handle, 0, 0, 0, _DATASYNC, number)
 
-    def _prepare(self, *fields: int) -> bool:
+    def _prepare(self, *fields: int) -> None:
         used = (self._tail - self._words[self._sq_head]) & 0xFFFFFFFF
         if used >= self._entries:
-            return False
+            raise OSError(errno.EBUSY, "the queue of io_uring is full")
         at = (self._tail & self._sq_mask) * 64
         _OPERATION.pack_into(self._operations, at, *fields)
         self._tail = (self._tail + 1) & 0xFFFFFFFF
         self._prepared += 1
-        return True
 
     def submit(self) -> int:
         """Give what is prepared to the kernel. Returns how many operations it took."""

@@ -104,7 +104,7 @@ class Uring:
             if write is not None:
                 self._prepare_write(submission, write, linked=synced is not None)
             if synced is not None:
-                self._prepared(self._ring.prepare_datasync(self._number(submission, 0), synced))
+                self._ring.prepare_datasync(self._number(submission, 0), synced)
             taken = self._ring.submit()
             if taken != submission.left:
                 raise OSError(errno.EIO, f"the kernel took {taken} of {submission.left} operations")
@@ -144,9 +144,7 @@ class Uring:
         size = len(write.memory)
         number = self._number(submission, size)
         memory = self._address_of(write.memory.obj), size
-        self._prepared(
-            self._ring.prepare_write(number, write.handle, memory, write.position, linked=linked)
-        )
+        self._ring.prepare_write(number, write.handle, memory, write.position, linked=linked)
 
     def _address_of(self, memory: Any) -> int:
         """Return where a staging memory begins."""
@@ -161,10 +159,6 @@ class Uring:
         self._pending[self._next] = submission, expected
         submission.left += 1
         return self._next
-
-    def _prepared(self, had_room: bool) -> None:
-        if not had_room:
-            raise OSError(errno.EBUSY, "the queue of io_uring is full")
 
     def _on_event(self) -> None:
         with suppress(BlockingIOError):
