@@ -42,7 +42,8 @@ class Site(JobSite):
         self.gateway = Started(directory / "data")
         self.properties = self.gateway.place / "client.properties"
         self.password = (self.gateway.place / "admin.password").read_text().strip()
-        super().__init__(directory, [self.password, BLIND_PASSWORD])
+        blind = {"BLIND_PASSWORD": BLIND_PASSWORD}
+        super().__init__(directory, [self.password, BLIND_PASSWORD], blind)
         self.archive = directory / "archive"
         self.run("topic", "create", TOPIC, "-p", "2", *self.by_file())
         lines = "".join(f"record {number}\n" for number in range(ROWS))
@@ -104,10 +105,9 @@ def test_a_wrong_password_is_one_line(site):
     assert "wrong" not in told["error"]
 
 
-@pytest.fixture
-def blind(site, monkeypatch):
+@pytest.fixture(scope="module")
+def blind(site):
     """The password of a user that may see the topic and may not read it."""
-    monkeypatch.setenv("BLIND_PASSWORD", BLIND_PASSWORD)
     site.run("user", "add", "blind", "--password", "env:BLIND_PASSWORD", *site.by_file())
     for resource in (f"topic:{TOPIC}", "cluster"):
         rights = ("User:blind", "describe,describe-configs", resource)

@@ -292,8 +292,10 @@ async def test_another_gateway_sees_every_change():
             await altered(cluster, entry(ANN, (RATE, value)))
             cluster.context.stored = other
             changed = {} if value is None else {ANN: {RATE: value}}
-            while await described(cluster) != changed:
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(60):
+                while (seen := await described(cluster)) != changed:
+                    await asyncio.sleep(0.01)
+            assert seen == changed
             cluster.context.stored = mine
         await other.close()
 

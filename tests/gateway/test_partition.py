@@ -316,6 +316,7 @@ async def test_a_stop_while_the_first_snapshot_is_under_way_does_not_hang():
         await partition.stream.begin()
         async with asyncio.timeout(5):
             await cluster.restart()
+        assert (await cluster.partition()).high_watermark == 0
 
 
 async def test_a_roll_while_only_a_snapshot_is_under_way_does_not_hang():

@@ -208,6 +208,7 @@ def test_a_folder_named_gateway_does_not_hide_it(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with Gateway() as gateway:
         write(gateway.bootstrap, "orders", b"1")
+        assert values_in(gateway.bootstrap, "orders", 1) == [b"1"]
 
 
 def test_it_ends_with_the_process_that_started_it_even_killed(tmp_path):

@@ -103,11 +103,12 @@ def test_a_request_cut_at_any_byte_is_refused(key, version):
 @pytest.mark.parametrize(("key", "version"), MESSAGES)
 def test_a_request_that_lies_at_any_byte_is_read_or_refused(key, version):
     frame, start = valid(key, version)
+    entity = request_codec(key, version).entity
     for position in range(start, len(frame)):
         for lie in LIES:
             lying = frame[:position] + lie + frame[position + len(lie) :]
             try:
-                decode_request(key, version, lying, start)
+                assert isinstance(decode_request(key, version, lying, start), entity)
             except MalformedMessage:
                 pass
 
@@ -190,13 +191,14 @@ def test_unknown_tagged_fields_count_as_elements(tags, refused):
 
 @settings(deadline=None)
 @given(st.binary(max_size=400))
-def test_random_bytes_are_refused(noise):
+def test_random_bytes_are_refused_or_a_request_of_that_kind(noise):
     for key, version in ((0, 3), (0, 11), (1, 17), (3, 12), (11, 9), (18, 3)):
         head = key.to_bytes(2, "big") + version.to_bytes(2, "big") + b"\0\0\0\1\xff\xff"
         try:
-            dispatcher_for(key, version).open(head + noise, PEER)
+            request, _ = dispatcher_for(key, version).open(head + noise, PEER)
         except RequestRefused:
-            pass
+            continue
+        assert (request.key, request.version) == (key, version)
 
 
 @pytest.mark.parametrize("header", range(10))

@@ -255,8 +255,10 @@ async def test_waiting_for_quiet_ends_when_the_writer_fails():
         await asyncio.sleep(0)
         waiting = asyncio.create_task(world.writer.wait_until_idle())
         await asyncio.sleep(0)
+        assert not waiting.done()
         world.ledger.fail(AddFailed("gone"))
         await asyncio.wait_for(waiting, 1)
+        assert isinstance(world.writer.failed, AddFailed)
 
 
 async def test_while_held_nothing_is_packed_and_the_next_segment_takes_it_in_order():

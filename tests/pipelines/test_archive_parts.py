@@ -290,14 +290,11 @@ def test_an_offset_may_be_missing_only_if_it_is_proved_to_hold_no_record(
 
 
 def test_a_range_that_holds_only_holes_has_no_record() -> None:
-    whole = summary(*range(5))
-    check_records(
-        [OffsetRange("a", 0, 0, 5)],
-        frozenset(),
-        {},
-        cast("Any", None),
-        lambda _: {A: HoleSum(5, whole.fold)},
-    )
+    wanted, frame = [OffsetRange("a", 0, 0, 5)], cast("Any", None)
+    whole = HoleSum(5, summary(*range(5)).fold)
+    check_records(wanted, frozenset(), {}, frame, lambda _: {A: whole})
+    with pytest.raises(JobError, match="0 records of 5"):
+        check_records(wanted, frozenset(), {}, frame, lambda _: {})
 
 
 def test_holes_are_clipped_and_merged() -> None:

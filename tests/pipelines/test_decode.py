@@ -77,14 +77,21 @@ def rows(
     return found
 
 
-def decode_all(batches: list[bytes]) -> None:
-    """Decode and validate every value, except that header keys may be any bytes."""
+def decode_all(batches: list[bytes]) -> list[dict[str, Any]]:
+    """Decode and validate every value, except that header keys may be any bytes.
+
+    Returns the rows without their headers.
+    """
+    found: list[dict[str, Any]] = []
     for each in Decoder("topic", 3, True).decode(batches, *ALL):
         header = pa.struct([("key", pa.binary()), ("value", pa.binary())])
         keys_as_bytes = each["headers"].view(pa.list_(header))
         keys_as_bytes.validate(full=True)
-        each.drop_columns(["headers"]).validate(full=True)
+        without = each.drop_columns(["headers"])
+        without.validate(full=True)
         assert len(keys_as_bytes.to_pylist()) == each.num_rows
+        found += without.to_pylist()
+    return found
 
 
 def in_a_row(contents: list[tuple[list[Any], int]]) -> list[bytes]:
@@ -181,9 +188,13 @@ def test_damage_is_noticed_or_harmless(
     batch = built(content, 0, 0)
     body = bytearray(batch[61:])
     body[place % len(body)] = byte
-    damaged = raw_batch(bytes(body), max(1, len(content) + more), base_offset=1000)
+    count = max(1, len(content) + more)
+    damaged = raw_batch(bytes(body), count, base_offset=1000)
     with walking(way), contextlib.suppress(CorruptFormat):
-        decode_all([batch, damaged, batch])
+        sound = decode_all([batch])
+        found = decode_all([batch, damaged, batch])
+        assert len(found) == 2 * len(sound) + count
+        assert found[: len(sound)] == found[-len(sound) :] == sound
 
 
 def test_offsets_within_a_batch_may_have_gaps() -> None:
@@ -286,9 +297,10 @@ def test_damage_in_a_piece_is_noticed_or_harmless(
 ) -> None:
     body = bytearray(built(content, 0, 0)[61:])
     body[place % len(body)] = byte
-    damaged = raw_batch(bytes(body), max(1, len(content) + more), base_offset=1000)
+    count = max(1, len(content) + more)
+    damaged = raw_batch(bytes(body), count, base_offset=1000)
     with in_pieces(records_max, 100), contextlib.suppress(CorruptFormat):
-        decode_all([damaged])
+        assert len(decode_all([damaged])) == count
 
 
 def test_a_piece_too_few_or_too_many_is_damage() -> None:

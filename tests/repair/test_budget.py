@@ -42,6 +42,7 @@ async def test_one_who_gives_up_waiting_takes_nothing():
     await asyncio.sleep(1)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
+    assert waiting.cancelled()
     budget.release(100)
     await asyncio.wait_for(budget.acquire(100), 1)
 

@@ -133,6 +133,7 @@ async def test_changes_that_a_deletion_replaces_make_room():
     await asyncio.gather(first, second)
     async with asyncio.timeout(1):
         await store.room()
+    assert (await store.read("g")).offsets == {}
 
 
 @pytest.mark.slow
