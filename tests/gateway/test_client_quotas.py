@@ -283,6 +283,14 @@ async def test_a_filter_that_kafka_refuses_is_refused(components, code, text):
 # many gateways, bad nodes, many rows
 
 
+async def described_in_time(cluster, expected):
+    """Return the quotas once they are the expected ones. Raises TimeoutError after a minute."""
+    async with asyncio.timeout(60):
+        while (seen := await described(cluster)) != expected:
+            await asyncio.sleep(0.01)
+        return seen
+
+
 async def test_another_gateway_sees_every_change():
     async with loaded_cluster() as cluster:
         other = StoredSettings(cluster.store)
@@ -292,10 +300,7 @@ async def test_another_gateway_sees_every_change():
             await altered(cluster, entry(ANN, (RATE, value)))
             cluster.context.stored = other
             changed = {} if value is None else {ANN: {RATE: value}}
-            async with asyncio.timeout(60):
-                while (seen := await described(cluster)) != changed:
-                    await asyncio.sleep(0.01)
-            assert seen == changed
+            assert await described_in_time(cluster, changed) == changed
             cluster.context.stored = mine
         await other.close()
 

@@ -112,7 +112,7 @@ async def visited(authority, protocol, behaviour, limits, *, encrypted=True):
             finally:
                 client.close()
                 Client.opened.remove(client)
-        async with asyncio.timeout(3.0):
+        async with asyncio.timeout(60.0):
             while port.registry.connections or alive() != before:
                 await asyncio.sleep(0.01)
 
