@@ -8,6 +8,7 @@ Source: Kafka, RangeAssignor, UniformAssignor and UniformHomogeneousAssignmentBu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise, starmap
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -96,13 +97,13 @@ def _equal_ranges(spec: AssignmentSpec, order: list[str]) -> dict[str, Partition
     topics = spec.members[order[0]].topics if order else ()
     found: dict[str, dict[UUID, frozenset[int]]] = {name: {} for name in order}
     for topic in topics:
-        least, extra = divmod(spec.partition_counts[topic], len(order))
-        end = 0
-        for number, own in enumerate(found.values()):
-            begin, end = end, end + least + (number < extra)
-            if begin == end:
-                break
-            own[topic] = frozenset(range(begin, end))
+        count = spec.partition_counts[topic]
+        least, extra = divmod(count, len(order))
+        larger = extra * (least + 1)  # partitions of the members that get one more
+        begins = [*range(0, larger, least + 1), *(range(larger, count, least) if least else ())]
+        ranges = starmap(range, pairwise([*begins, count]))
+        for own, partitions in zip(found.values(), map(frozenset, ranges), strict=False):
+            own[topic] = partitions
     return dict(found)
 
 
@@ -132,9 +133,8 @@ class _Homogeneous:
         self._spec = spec
         self._names = names
         self._topics = topics
-        # A topic of `_topics` that was met last. The hash of a UUID takes long, so that a topic is
-        # compared with it first.
-        self._met: UUID | None = None
+        # The partitions that each member of `names` had: their number, huge if a topic is gone.
+        self._sizes: list[int] = []
         # The partitions that no member keeps, in the order in which they are given away.
         self._free = self._unassigned()
         # The partitions that each member keeps, then has. A target that stays is the same object.
@@ -153,16 +153,22 @@ class _Homogeneous:
         return found
 
     def _unassigned(self) -> list[_Place]:
-        counts = self._spec.partition_counts
+        """Return the partitions without a member, and note the sizes of the targets before."""
+        counts, members, sizes = self._spec.partition_counts, self._spec.members, self._sizes
         had: dict[UUID, set[int]] = {}
+        # The hash of a UUID takes long, so that a topic is compared with the last one first.
+        met: UUID | None = None
         bag: set[int] = set()
-        for member in self._spec.members.values():
-            for topic, partitions in member.target.items():
-                if topic is not self._met:
-                    self._met = topic
-                    bag = had.setdefault(topic, set())
+        gone = 0
+        for name in self._names:
+            size = 0
+            for topic, partitions in members[name].target.items():
+                if topic is not met:
+                    met, bag = topic, had.setdefault(topic, set())
+                    gone = 0 if topic in self._topics else _TOO_MANY
                 bag |= partitions
-        self._met = None
+                size += len(partitions) + gone
+            sizes.append(size)
         order = in_id_order([topic for topic in counts if topic in self._topics], copied=True)
         free: list[_Place] = []
         for topic in order:
@@ -181,31 +187,21 @@ class _Homogeneous:
         total = sum(self._spec.partition_counts[topic] for topic in self._topics)
         least, extra = divmod(total, count)
         unfilled: list[tuple[str, int]] = []
-        for index, name in enumerate(self._names):
-            target = members[name].target
+        left = count + 1
+        for name, size in zip(self._names, self._sizes, strict=True):
+            left -= 1
+            target = found[name] = members[name].target  # most keep all, in whatever order
             takes_extra = extra > 0
-            lacks = least + takes_extra - self._size(target)
-            found[name] = target  # most members keep all, in whatever order
+            lacks = least + takes_extra - size
             if lacks < 0:
                 lacks = self._keep_some(name, target, least + takes_extra)
-            if lacks and takes_extra and count - index > extra:
+            if lacks and takes_extra and left > extra:
                 lacks -= 1
                 takes_extra = False
             if lacks:
                 unfilled.append((name, lacks))
             extra -= takes_extra
         return unfilled
-
-    def _size(self, target: Partitions) -> int:
-        """Return the number of partitions, or a huge one if some are of a topic that is gone."""
-        size = 0
-        for topic, some in target.items():
-            if topic is not self._met:
-                if topic not in self._topics:
-                    return _TOO_MANY
-                self._met = topic
-            size += len(some)
-        return size
 
     def _keep_some(self, name: str, target: Partitions, quota: int) -> int:
         """Let a member keep its partitions up to its quota. Returns how many more it may get."""

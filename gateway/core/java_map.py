@@ -17,7 +17,7 @@ _WORD: Final = 0xFFFF_FFFF
 _SHORT: Final = 64  # characters; a member id has 36 or 22, and often the client id before it
 _SHORT_KEPT: Final = 8_192  # hashes of short names that are kept, in two megabytes at most
 _POWERS: Final = tuple(pow(31, each, 1 << 32) for each in reversed(range(2 * _SHORT)))
-"""The weights of the units of a string, the last one's at the end."""
+"""The weights of the units of a short string, the last one's at the end."""
 
 
 def in_map_order(names: Collection[str]) -> Sequence[str]:
@@ -33,28 +33,30 @@ def in_map_order(names: Collection[str]) -> Sequence[str]:
         table *= 2
     known, last = list(names), table - 1
     short = max(map(len, known), default=0) <= _SHORT
-    hashes = map(_short_hash if short else java_hash, known)
-    buckets = [(each ^ each >> 16) & last for each in hashes]
+    hashes = map(_short_spread if short else _spread_hash, known)
+    buckets = [each & last for each in hashes]
     return [known[number] for number in sorted(range(len(known)), key=buckets.__getitem__)]
 
 
 def java_hash(text: str) -> int:
     """Return String.hashCode as an unsigned number."""
-    return _short_hash(text) if len(text) <= _SHORT else _hash(text)
-
-
-def _hash(text: str) -> int:
+    units = _units(text)
+    if len(units) <= len(_POWERS):
+        return sum(map(mul, units, _POWERS[-len(units) :])) & _WORD
     found = 0
-    for unit in _units(text):
+    for unit in units:
         found = (31 * found + unit) & _WORD
     return found
 
 
+def _spread_hash(text: str) -> int:
+    return _spread(java_hash(text))
+
+
 @lru_cache(_SHORT_KEPT)
-def _short_hash(text: str) -> int:
-    """Return the hash of a name, of which a group asks again at each assignment."""
-    units = _units(text)
-    return sum(map(mul, units, _POWERS[-len(units) :])) & _WORD
+def _short_spread(text: str) -> int:
+    """Return the spread hash of a short name, of which a group asks again at each assignment."""
+    return _spread_hash(text)
 
 
 def _units(text: str) -> Sequence[int]:
