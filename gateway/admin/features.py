@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.admin.client import AdminClient, raise_for
 from gateway.core.feature_levels import METADATA_VERSION, UpgradeType
-from gateway.wire.login_keys import API_VERSIONS
+from gateway.wire.schema import API_VERSIONS
 from ledger.command_line.version import __version__
 
 _UPDATE_FEATURES = 57

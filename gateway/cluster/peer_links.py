@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from gateway.cluster.peers import PEER_CLIENT_ID, peer_address, peer_security
 from gateway.cluster.port import ClusterMember
 from gateway.log import logger
-from gateway.wire.login_keys import API_VERSIONS
+from gateway.wire.schema import API_VERSIONS
 from ledger.ids import Buffer
 from ledger.tasks import reported, start_restarting
 

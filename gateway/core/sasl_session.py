@@ -20,7 +20,7 @@ from gateway.core.bearer_token import Bearer, MalformedBearer, Subject, parse_be
 from gateway.core.scram_credentials import Credential, Mechanism
 from gateway.core.scram_exchange import MECHANISMS, OTHER_USER, ScramFailed, ScramServer
 from gateway.core.stored_names import NAME_BYTES_MAX
-from gateway.wire.login_keys import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from gateway.wire.schema import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
@@ -30,7 +30,6 @@ from gateway.core.consumer_members import (
     RecordKind,
     ResolvedRegex,
 )
-from gateway.groups.current_pb2 import CurrentAssignment, HeldPartitions
 from ledger.errors import CorruptFormat
 from ledger.sealed import seal, unseal
 
@@ -48,7 +47,9 @@ def encode_changes(changes: Changes) -> dict[str, bytes | None]:
 
 def _encode(kind: RecordKind, record: Record) -> bytes:
     if kind is RecordKind.CURRENT and isinstance(record, ConsumerMember):
-        return _encode_current(record)
+        from gateway.groups.current_note import encode_current  # not for a start
+
+        return encode_current(record)
     return seal(_fields(record))
 
 
@@ -80,7 +81,9 @@ def decode_note(text: str, note: bytes, where: str) -> tuple[RecordKey, Record]:
     try:
         key = RecordKey(RecordKind(kind), name)
         if key.kind is RecordKind.CURRENT and not note.startswith(_SEALED):
-            return key, _decode_current(name, note)
+            from gateway.groups.current_note import decode_current
+
+            return key, decode_current(name, note)
         return key, _record(key, unseal(note, path))
     except (DecodeError, KeyError, TypeError, ValueError) as error:
         raise CorruptFormat(f"{path}: not a record of a group: {error!r}") from error
@@ -120,53 +123,6 @@ def _of_both_kinds(member: ConsumerMember) -> dict[str, Any]:
         "regex": member.regex,
         "assignor": member.assignor,
     }
-
-
-def _encode_current(member: ConsumerMember) -> bytes:
-    return CurrentAssignment(
-        epoch=member.epoch,
-        previous_epoch=member.previous_epoch,
-        state=member.state,
-        assigned=_held(member.assigned),
-        revoking=_held(member.revoking),
-    ).SerializeToString()
-
-
-def _held(epochs: Epochs) -> list[HeldPartitions]:
-    """Return the partitions of each topic by their epoch, because most have the same."""
-    found: list[HeldPartitions] = []
-    for topic, some in epochs.items():
-        by_epoch: dict[int, list[int]] = {}
-        for partition, epoch in sorted(some.items()):
-            by_epoch.setdefault(epoch, []).append(partition)
-        found += [
-            HeldPartitions(topic_id=topic.bytes, epoch=epoch, partitions=partitions)
-            for epoch, partitions in by_epoch.items()
-        ]
-    return found
-
-
-def _decode_current(name: str, note: bytes) -> ConsumerMember:
-    """Decode the current assignment of a member. Raises DecodeError and ValueError."""
-    current = CurrentAssignment.FromString(note)
-    if not current.HasField("epoch"):
-        raise ValueError("no epoch")
-    return ConsumerMember(
-        member_id=name,
-        epoch=current.epoch,
-        previous_epoch=current.previous_epoch,
-        state=MemberState(current.state),
-        assigned=_epochs_of(current.assigned),
-        revoking=_epochs_of(current.revoking),
-    )
-
-
-def _epochs_of(held: Iterable[HeldPartitions]) -> Epochs:
-    found: dict[UUID, dict[int, int]] = {}
-    for each in held:
-        some = found.setdefault(UUID(bytes=each.topic_id), {})
-        some.update(dict.fromkeys(each.partitions, each.epoch))
-    return found
 
 
 def _record(key: RecordKey, fields: dict[str, Any]) -> Record:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from gateway.core.sasl_session import OAUTHBEARER, PLAIN
 from gateway.core.scram_exchange import MECHANISMS, ScramClient, ScramFailed
 from gateway.wire.client_link import Refused
-from gateway.wire.login_keys import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from gateway.wire.schema import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from ledger.tasks import in_thread
 
 HANDSHAKE_VERSION: Final = 1

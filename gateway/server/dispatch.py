@@ -18,7 +18,6 @@ from gateway.handlers.k18_api_versions import reply_for
 from gateway.handlers.request_metrics import RequestMetrics, first_error
 from gateway.log import ReasonThrottle, logger, traceback_of
 from gateway.wire.bounds_check import OversizedMessage, skip_tags
-from gateway.wire.login_keys import API_VERSIONS
 from gateway.wire.messages import (
     PRIVATE_CODEC,
     MalformedMessage,
@@ -28,7 +27,7 @@ from gateway.wire.messages import (
     request_codec,
 )
 from gateway.wire.produce_reply import PartitionProduced, encode_produce
-from gateway.wire.schema import NoSuchSchema, response_class
+from gateway.wire.schema import API_VERSIONS, NoSuchSchema, response_class
 from ledger.ids import Buffer
 from ledger.ports.clock import measured_s
 

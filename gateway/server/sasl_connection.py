@@ -33,7 +33,7 @@ from gateway.server.holds import CLOSING, LOGIN, MEMORY
 from gateway.server.logins import Logins, TooManyChecks
 from gateway.server.registry import ConnectionRegistry, Refused
 from gateway.server.request_chain import RequestSlot
-from gateway.wire.login_keys import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from gateway.wire.schema import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from ledger.ports.clock import measured_s
 
 _FAILED: Final = ErrorCode.sasl_authentication_failed

@@ -10,9 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gateway.wire import private_request
-from gateway.wire.login_keys import API_VERSIONS, SASL_HANDSHAKE
 from gateway.wire.messages import MalformedMessage, decode_response, encode_request
-from gateway.wire.schema import NoSuchSchema, request_class
+from gateway.wire.schema import API_VERSIONS, SASL_HANDSHAKE, NoSuchSchema, request_class
 from ledger.command_line.version import __version__
 
 if TYPE_CHECKING:

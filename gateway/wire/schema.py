@@ -10,7 +10,12 @@ import types
 import typing
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Final
+
+SASL_HANDSHAKE: Final = 17
+API_VERSIONS: Final = 18
+SASL_AUTHENTICATE: Final = 36
+"""The keys of the requests with which a connection begins: the login, and what a server speaks."""
 
 FIXED = {
     "bool": "?",

@@ -36,6 +36,8 @@ SET_BYTES = RECORD_SET.size
 SET_HEAD_BYTES = SET_HEAD.size
 SNAPSHOT_DISTANCE_MAX = (1 << 30) - 1
 POSITION_MAX = (1 << 32) - 1
+CODEC_LZ4 = 1
+_CODEC_MASK = 3
 _SET_TAG = 0x1000
 
 
@@ -81,13 +83,21 @@ def snapshot_distance(payload: Buffer) -> int:
     return flags >> 2
 
 
+def is_compressed(payload: Buffer) -> bool:
+    """Return whether the records of an entry are a block of LZ4. See `compressed_entries`."""
+    if len(payload) < ENVELOPE_BYTES:
+        return False  # the parser refuses it
+    _, flags, _, _ = ENVELOPE.unpack_from(payload)
+    return flags & _CODEC_MASK == CODEC_LZ4
+
+
 def _open_envelope(view: memoryview) -> tuple[int, int, int, int]:
     if len(view) < ENVELOPE_BYTES:
         raise CorruptFormat(f"entry of {len(view)} bytes is shorter than its envelope")
     version, flags, raw, stored = ENVELOPE.unpack_from(view)
-    if version != 1 or flags & 3 or raw != stored or stored != len(view) - ENVELOPE_BYTES:
+    if version != 1 or flags & _CODEC_MASK or raw != stored or stored != len(view) - ENVELOPE_BYTES:
         raise CorruptFormat(
-            f"entry envelope: version {version}, codec {flags & 3}, {raw}/{stored} bytes "
+            f"entry envelope: version {version}, codec {flags & _CODEC_MASK}, {raw}/{stored} bytes "
             f"of {len(view) - ENVELOPE_BYTES}"
         )
     return version, flags, raw, stored

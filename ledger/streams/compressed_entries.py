@@ -15,15 +15,13 @@ from typing import Final
 
 import cramjam
 
-from ledger.core.records import ENVELOPE, ENVELOPE_BYTES
+from ledger.core.records import CODEC_LZ4, ENVELOPE, ENVELOPE_BYTES, is_compressed
 from ledger.errors import CorruptFormat
 from ledger.ids import Buffer
 
 RAW_BYTES_MAX: Final = 2 * 1024 * 1024
 """The largest records that are compressed: one or two milliseconds of work."""
 
-_CODEC_LZ4: Final = 1
-_CODEC_MASK: Final = 3
 _RAW_BYTES_MIN: Final = 128  # smaller ones rarely gain
 _RATIO_MAX: Final = 255  # a byte of a block stands for no more bytes
 _SIZE = Struct("<I")  # what cramjam expects before a block
@@ -39,7 +37,7 @@ def compressed(payload: bytes) -> bytes:
     block = bytes(cramjam.lz4.compress_block(records, store_size=False))
     if len(block) >= raw:
         return payload
-    return ENVELOPE.pack(version, flags | _CODEC_LZ4, raw, len(block)) + block
+    return ENVELOPE.pack(version, flags | CODEC_LZ4, raw, len(block)) + block
 
 
 def decompressed(payload: Buffer) -> Buffer:
@@ -47,12 +45,10 @@ def decompressed(payload: Buffer) -> Buffer:
 
     No more memory is taken than RAW_BYTES_MAX and the entry itself. Raises CorruptFormat.
     """
-    view = memoryview(payload)
-    if len(view) < ENVELOPE_BYTES:
-        return payload  # the parser refuses it
-    version, flags, raw, stored = ENVELOPE.unpack_from(view)
-    if flags & _CODEC_MASK != _CODEC_LZ4:
+    if not is_compressed(payload):
         return payload
+    view = memoryview(payload)
+    version, flags, raw, stored = ENVELOPE.unpack_from(view)
     if stored != len(view) - ENVELOPE_BYTES or not 0 < raw <= min(
         RAW_BYTES_MAX, _RATIO_MAX * stored
     ):
@@ -60,7 +56,7 @@ def decompressed(payload: Buffer) -> Buffer:
             f"compressed entry: {raw}/{stored} bytes of {len(view) - ENVELOPE_BYTES}"
         )
     entry = bytearray(ENVELOPE_BYTES + raw)
-    ENVELOPE.pack_into(entry, 0, version, flags - _CODEC_LZ4, raw, raw)
+    ENVELOPE.pack_into(entry, 0, version, flags - CODEC_LZ4, raw, raw)
     block = b"".join((_SIZE.pack(raw), view[ENVELOPE_BYTES:]))
     try:
         found = cramjam.lz4.decompress_block_into(block, memoryview(entry)[ENVELOPE_BYTES:])

@@ -17,11 +17,17 @@ from ledger.client.client import LedgerClient
 from ledger.client.reader import LedgerReader
 from ledger.client.writer import LedgerWriter
 from ledger.core.loss import EntryLost
-from ledger.core.records import RECORD, RECORD_BYTES, control_record, envelope, parse_entry
+from ledger.core.records import (
+    RECORD,
+    RECORD_BYTES,
+    control_record,
+    envelope,
+    is_compressed,
+    parse_entry,
+)
 from ledger.errors import CorruptFormat, LedgerError, NoSuchEntry, NoSuchLedger
-from ledger.ids import EntryId, LedgerId
+from ledger.ids import Buffer, EntryId, LedgerId
 from ledger.log import Throttle, logger
-from ledger.streams.compressed_entries import compressed, decompressed
 
 ENTRY_BYTES = 1024 * 1024  # the largest size of an append, unless a single record is larger
 _READ_BYTES = 1024 * 1024
@@ -98,7 +104,11 @@ class PlainLog:
         self.size_bytes += size
 
     def _add(self, entry: bytes, on_durable: OnDurable, *, compress: bool) -> None:
-        self._writer.add((compressed(entry) if compress else entry,), on_durable)
+        if compress:
+            from ledger.streams.compressed_entries import compressed  # not for a start
+
+            entry = compressed(entry)
+        self._writer.add((entry,), on_durable)
 
     def copy(
         self, records: Sequence[PlainRecord], on_durable: OnDurable, *, compress: bool = False
@@ -235,8 +245,17 @@ async def _read_all(reader: LedgerReader) -> list[PlainRecord]:
             raise CorruptFormat(f"ledger {reader.metadata.ledger}: {error}") from error
         for at, payload in entries:
             entry = EntryId(at + 1)
-            records = parse_entry(decompressed(payload))
+            records = parse_entry(_plain(payload))
             while some := list(islice(records, RECORDS_PER_STEP)):
                 found += [PlainRecord(each.txid, each.data) for each in some if not each.control]
                 await asyncio.sleep(0)
     return found
+
+
+def _plain(payload: Buffer) -> Buffer:
+    """Return an entry with plain records. Raises CorruptFormat."""
+    if not is_compressed(payload):
+        return payload
+    from ledger.streams.compressed_entries import decompressed
+
+    return decompressed(payload)

@@ -14,8 +14,8 @@ from gateway.wire.client_link import (
     Served,
     Unreachable,
 )
-from gateway.wire.login_keys import API_VERSIONS
 from gateway.wire.messages import MalformedMessage, decode_response, encode_request
+from gateway.wire.schema import API_VERSIONS
 
 CLIENT_ID = "gateway-replay"
 
