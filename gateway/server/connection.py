@@ -343,9 +343,9 @@ class Connection(asyncio.BufferedProtocol):
         """Queue an error reply for the failed handler of `slot`, or end the connection."""
         reply: ReplyParts = ()
         try:
-            if isinstance(error, RequestRefused):
-                raise error
-            if isinstance(error, ConnectionEnds):
+            if isinstance(error, RequestRefused):  # raised here, it would be a cycle with this call
+                self.abort(str(error))
+            elif isinstance(error, ConnectionEnds):
                 self._registry.warn("connection closed", self._peer, str(error))
                 self._hold(CLOSING)
                 slot.is_last = True
@@ -363,9 +363,11 @@ class Connection(asyncio.BufferedProtocol):
         freed = replies.drain(self._out)
         if freed:
             self._memory.give(self._received.host, freed)
-        if replies.failure is not None and not self.lost:
-            self._registry.report("a reply cannot be framed", self._peer, replies.failure)
-            self.abort("our fault")
+        if replies.failure is not None:
+            if not self.lost:
+                self._registry.report("a reply cannot be framed", self._peer, replies.failure)
+                self.abort("our fault")
+            replies.failure = None  # it holds the frame of this call
         if self.lost:
             if not replies:
                 self._registry.remove(self)

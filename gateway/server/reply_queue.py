@@ -81,7 +81,7 @@ class ReplyQueue:
         # Set once, by `drain`, when the last reply before the end of the connection has left.
         self.finished = False
         # The error of a reply that could not be framed, which is a defect of its handler. Set at
-        # most once, by `drain`.
+        # most once, by `drain`. It holds this queue, so the connection takes it out.
         self.failure: Exception | None = None
 
     def __len__(self) -> int:

@@ -152,6 +152,7 @@ class RequestChain:
                 slot.future = self.running
                 result = await result
         except asyncio.CancelledError:  # by what the handler awaits, or at the end of the process
+            slot.future = None  # the task keeps this error, and with it this call and its slot
             slot.answers.fail(slot, RequestRefused("cancelled"))
             raise
         except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
