@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -24,6 +24,9 @@ from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_CONFIG, EXIT_REFUSED, EXIT_UNREACHABLE
 from ledger.command_line.output import Output, fail, output_option, usage
 from ledger.command_line.program import CommandGroup, Value, option
+
+if TYPE_CHECKING:
+    from ledger.errors import LedgerError
 
 F = TypeVar("F", bound=Callable[..., Any])
 MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -138,7 +141,6 @@ async def _write(
     from gateway.admin.zookeeper_access import REFUSED, command_access
     from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
     from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
-    from ledger.command_line.zookeeper_settings import unreachable
     from ledger.errors import AccessDenied, InvalidArgument, LedgerError
 
     place = f"--data {data}" if data is not None else f"--zookeeper {zookeeper}"
@@ -162,8 +164,20 @@ async def _write(
     except InvalidArgument as error:
         fail(EXIT_CONFIG, str(error), "CONFIG", output)
     except LedgerError as error:
-        text = unreachable(place, zookeeper, error) if zookeeper else f"{place}: {error}"
-        fail(EXIT_UNREACHABLE, text, "UNREACHABLE", output)
+        fail(EXIT_UNREACHABLE, _why_not_stored(place, zookeeper, error), "UNREACHABLE", output)
+
+
+def _why_not_stored(place: str, zookeeper: str | None, error: LedgerError) -> str:
+    from ledger.command_line.zookeeper_settings import unreachable
+    from ledger.errors import MetadataUnavailable, NoNode
+
+    if zookeeper is not None and isinstance(error, MetadataUnavailable):
+        return unreachable(place, zookeeper, error)
+    if zookeeper is not None and isinstance(error, NoNode):
+        _, _, chroot = zookeeper.partition("/")
+        fix = "correct it, or start `bookie serve` first, with this --zookeeper"
+        return f"{place}: the chroot /{chroot} does not exist; {fix}"
+    return f"{place}: {error}"
 
 
 def _check_name(name: str, output: Output) -> None:

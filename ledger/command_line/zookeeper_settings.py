@@ -18,7 +18,8 @@ from ledger.command_line.settings import KafkaKey, Setting, Settings
 
 def unreachable(place: str, servers: str, error: Exception) -> str:
     """Return the line about a ZooKeeper that does not answer. `place` is where it was named."""
-    reason = str(error).removeprefix(f"{servers}: ")
+    hosts, _, _ = servers.partition("/")  # the error names them without the chroot
+    reason = str(error).removeprefix(f"{hosts}: ")
     return f"{place}: {reason}; start ZooKeeper, or name servers of it that run"
 
 

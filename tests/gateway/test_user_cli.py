@@ -1,11 +1,13 @@
 """Goal: `gateway user` refuses, before it connects, what no login could use, and says why.
 
-Method: the commands in this process; the places to which they would connect do not exist.
+Method: the commands in this process; the places to which they would connect do not exist, except
+one ZooKeeper without a cluster.
 """
 
 import pytest
 
 from tests.gateway.admin_commands import invoke
+from tests.peers.zookeeper import ZooKeeper
 
 BOOTSTRAP = ("bootstrap", "root", "--password", "env:PASSWORD", "--zookeeper")
 
@@ -38,3 +40,17 @@ def test_a_password_with_a_nul_character_is_refused(tmp_path):
     code, _, errors = invoke("user", "add", "ann", "--password", f"file:{file}")
     assert (code, errors.count("\n")) == (78, 1)
     assert "no NUL character" in errors
+
+
+@pytest.mark.real_loop
+def test_a_first_user_below_a_missing_chroot_is_told_of_the_chroot(tmp_path, monkeypatch):
+    """ZooKeeper runs, so that starting it would be the wrong fix."""
+    monkeypatch.setenv("PASSWORD", "p")
+    with ZooKeeper(tmp_path / "zookeeper") as server:
+        place = f"{server.servers}/typo"
+        code, out, errors = invoke("user", *BOOTSTRAP, place)
+    assert (code, out) == (69, "")
+    assert errors == (
+        f"gateway: --zookeeper {place}: the chroot /typo does not exist; correct it, or start"
+        " `bookie serve` first, with this --zookeeper\n"
+    )

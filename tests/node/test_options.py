@@ -17,6 +17,8 @@ import pytest
 
 from ledger.command_line.program import flags_of
 from ledger.command_line.settings import Settings
+from ledger.command_line.zookeeper_settings import unreachable
+from ledger.errors import MetadataUnavailable
 from ledger.node.audit import audit
 from ledger.node.config import NodeConfig
 from ledger.node.options import AUDIT_OPTIONS, OPTIONS, NodeSettings
@@ -367,6 +369,14 @@ def test_no_zookeeper_is_json_when_json_was_asked_for():
     assert said["code"] == "UNREACHABLE"
     assert said["error"].startswith("--zookeeper 127.0.0.1:1: no ZooKeeper within")
     assert said["error"].endswith("; start ZooKeeper, or name servers of it that run")
+
+
+def test_a_zookeeper_with_a_chroot_that_does_not_answer_is_named_once():
+    error = MetadataUnavailable("z:1: no ZooKeeper within 10.0 s")
+    assert unreachable("--zookeeper z:1/a", "z:1/a", error) == (
+        "--zookeeper z:1/a: no ZooKeeper within 10.0 s; start ZooKeeper, or name servers of it that"
+        " run"
+    )
 
 
 def test_a_host_name_that_cannot_be_one_is_a_fault(tmp_path):
