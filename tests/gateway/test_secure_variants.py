@@ -213,6 +213,26 @@ def test_keys_are_copied_for_their_owner_alone(name, tmp_path):
     assert {each["name"] for each in spec["volumes"]} >= {"tls", "keys"}
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_the_first_user_of_kubernetes_gets_the_password_of_a_file(tmp_path, end):
+    """`read` of a shell fails for a file whose last line has no end."""
+    text = (PATCHES / "kustomization.yaml").read_text()
+    (lines,) = re.findall(r"^#   (kubectl -n .* exec (?:.|\n#)*)$", text, re.MULTILINE)
+    programs = {
+        "kubectl": 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"',
+        "gateway": 'echo "$@ $PASSWORD"',
+    }
+    for name, body in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o700)
+    (tmp_path / "FILE").write_text("marked" + end)
+    script = re.sub(r"\n#\s*", "\n", lines)
+    paths = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "ZOOKEEPER": "z:1"}
+    done = subprocess.run(["sh", "-euc", script], env=paths, cwd=tmp_path, capture_output=True)
+    said = b"user bootstrap gateway --password env:PASSWORD --zookeeper z:1 marked\n"
+    assert done.stdout == said, done.stderr
+
+
 def test_the_kustomization_patches_each_set():
     (found,) = YAML(typ="safe").load_all(PATCHES / "kustomization.yaml")
     assert found["namespace"] == kustomization()["namespace"]
