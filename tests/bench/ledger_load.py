@@ -10,7 +10,6 @@ java/BookKeeperLoad.java.
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import random
 import statistics
@@ -21,6 +20,7 @@ from typing import Any
 
 from ledger.adapters.open_bookies import open_bookies
 from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.system.memory import collect_rarely
 from ledger.adapters.system.process import loop_factory
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.client import LedgerClient
@@ -142,9 +142,7 @@ async def main(
     await discovery.start()
     bookies = open_bookies(discovery.registered, BookieTransport.TCP, None)
     load = Load(LedgerClient(store, bookies, SystemClock()), entry_bytes, in_flight)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 100)  # as gateways and bookies do
+    collect_rarely()  # as gateways and bookies do
     said: Said = {"entry_bytes": entry_bytes}
     for part in parts:
         await load.parts[part](seconds / 2, {})

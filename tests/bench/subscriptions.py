@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import itertools
 import json
 import shutil
@@ -31,6 +30,7 @@ from uuid import UUID
 
 from ledger.adapters.open_bookies import open_bookies
 from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.system.memory import collect_rarely
 from ledger.adapters.system.process import loop_factory
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.client import LedgerClient
@@ -129,9 +129,7 @@ async def load(side: str, servers: str, asked: argparse.Namespace) -> Said:
     root = f"/bench/{time.time_ns()}"
     store = open_store(side == "log", metadata, logs, clock, root=root)
     work = Load(store, asked.groups, asked.members, asked.partitions[0])
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 100)  # as gateways and bookies do
+    collect_rarely()  # as gateways and bookies do
     await work.begin()
     await work.run(asked.seconds / 3)
     before = {**counters(servers), **cpu(asked.pids)}
