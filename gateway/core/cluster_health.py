@@ -88,7 +88,8 @@ _Finding = tuple[str, str | None, str | None]  # result, finding, fix
 _NO_LEDGERS: Final[_Finding] = (
     UNKNOWN,
     "the ledgers are not within reach from here, or the server has none",
-    "run it on a machine that reaches ZooKeeper and the bookies; Apache Kafka has no ledgers",
+    "run it on a machine that reaches ZooKeeper and the bookies; Apache Kafka has no ledgers, and"
+    " `gateway dev --secure` shows none",
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.cluster_health import (
+    UNKNOWN,
     BrokerFacts,
     ClusterFacts,
     DiskFacts,
@@ -32,6 +33,14 @@ def failed(facts):
 def test_a_healthy_cluster_has_no_finding():
     assert failed(WELL) == []
     assert failed(WELL._replace(ledgers=LEDGERS._replace(has_auditor=None))) == []
+
+
+def test_ledgers_out_of_reach_name_each_server_that_shows_none():
+    found = [each for each in failed(WELL._replace(ledgers=None)) if each.result == UNKNOWN]
+    assert [each.check for each in found] == ["copies", "repair", "bookies"]
+    for each in found:
+        fix = each.fix or ""
+        assert "ZooKeeper" in fix and "Apache Kafka" in fix and "`gateway dev --secure`" in fix
 
 
 def with_ledgers(**changed):
