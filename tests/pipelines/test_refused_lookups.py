@@ -14,6 +14,7 @@ from gateway.pipelines.replays.writer import LookupNeeded, check
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_source import Isolation
 from gateway.pipelines.shared.partitions import OffsetRange
+from gateway.pipelines.shared.topics import Topics
 from tests.gateway.test_admin_routing import VERSIONS, Cluster, three_servers
 
 pytestmark = pytest.mark.real_loop
@@ -53,6 +54,26 @@ async def test_an_exact_read_without_the_right_ends_at_once(key):
             await asyncio.to_thread(find_unrepresentable, where, wanted, Isolation.read_uncommitted)
         assert raised.value.code == "TOPIC_AUTHORIZATION_FAILED"
         assert cluster.asked.count((1, key)) == 1
+
+
+class Hiding(Reading):
+    """The list of all topics is empty, as for a login that may describe none."""
+
+    def _3(self, node_id, body, code):
+        answer = super()._3(node_id, body, code)
+        if body.topics is None:
+            answer["topics"] = []
+        return answer
+
+
+async def test_a_topic_that_may_not_be_described_is_refused_and_does_not_seem_missing():
+    async with three_servers(made=Hiding) as (_, cluster, _servers):
+        cluster.leaders = {("t", 0): 1}
+        where = f"127.0.0.1:{cluster.ports[1]}"
+        cluster.sulks[1, METADATA] = [0, DENIED]
+        with pytest.raises(JobError, match="the login may not describe it") as raised:
+            await asyncio.to_thread(Topics(where).named, ["t"])
+        assert raised.value.code == "TOPIC_AUTHORIZATION_FAILED"
 
 
 def test_a_lookup_of_a_replay_is_repeated_unless_a_right_is_missing():

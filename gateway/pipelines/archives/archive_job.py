@@ -46,7 +46,6 @@ from gateway.pipelines.shared.topics import (
     Topics,
     choose_topics,
     no_topic,
-    unknown_topic,
 )
 from ledger.adapters.system.clock import SystemClock
 from ledger.ports.clock import Clock
@@ -364,7 +363,7 @@ class ArchiveJob:
         if not chosen.found and not chosen.missing:
             raise no_topic()
         self._answered = True
-        found = _Selection({}, {}, {name: unknown_topic(name) for name in chosen.missing})
+        found = _Selection({}, {}, self._topics.why_missing(chosen.missing))
         now_s = self._now_s()
         for topic in chosen.found:
             failed, again_s = self._failed.get(topic, (None, 0.0))

@@ -6,9 +6,12 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from kio.schema.errors import ErrorCode
+
 from gateway.admin import topics as asking
 from gateway.admin.client import AdminClient, AdminError, Unreachable
 from gateway.admin.client_settings import UnsupportedSecurity
+from gateway.core.topic_names import topic_name_fault
 from gateway.interrupt import run_interruptibly
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_servers import UNSUPPORTED, KafkaServers
@@ -71,10 +74,6 @@ def choose_topics(
     return ChosenTopics(sorted(found), sorted({name for name in names if name not in listed}))
 
 
-def unknown_topic(name: str) -> JobError:
-    return JobError(f"topic {name!r} does not exist", "UNKNOWN_TOPIC")
-
-
 class Topics:
     """The topics of one cluster. Each call opens its own connection and may raise JobError."""
 
@@ -88,7 +87,7 @@ class Topics:
         """
         chosen = choose_topics(self.listed(), names, pattern)
         if chosen.missing:
-            raise unknown_topic(chosen.missing[0])
+            raise self.why_missing(chosen.missing)[chosen.missing[0]]
         if not chosen.found:
             raise no_topic()
         return chosen.found
@@ -105,6 +104,22 @@ class Topics:
             }
 
         return self._ask(work)
+
+    def why_missing(self, names: Sequence[str]) -> dict[str, JobError]:
+        """Return the error of each of these topics, which the list of all topics lacks.
+
+        The list leaves out topics that the login may not describe. The code of such a topic is
+        Kafka's, and UNKNOWN_TOPIC otherwise.
+        """
+        legal = [name for name in names if topic_name_fault(name) is None]
+
+        async def work(client: AdminClient) -> set[str]:
+            answer = await client.metadata(legal)
+            denied = ErrorCode.topic_authorization_failed
+            return {each.name for each in answer.topics if each.error_code is denied}
+
+        denied = self._ask(work) if legal else set[str]()
+        return {name: _denied(name) if name in denied else _unknown(name) for name in names}
 
     def ids_at_brokers(self, names: Iterable[str]) -> list[dict[str, str | None]]:
         """Return the ids of the topics that exist, as each broker has them in memory.
@@ -223,6 +238,15 @@ def run_admin(bootstrap: KafkaServers, work: Callable[[AdminClient], Awaitable[T
         raise JobError(str(error), error.code) from error
     except Unreachable as error:
         raise JobError(str(error), "UNREACHABLE") from error
+
+
+def _unknown(name: str) -> JobError:
+    return JobError(f"topic {name!r} does not exist; see `gateway topic list`", "UNKNOWN_TOPIC")
+
+
+def _denied(name: str) -> JobError:
+    text = f"topic {name!r}: the login may not describe it; see `gateway acl explain`"
+    return JobError(text, ErrorCode.topic_authorization_failed.name.upper())
 
 
 def no_topic() -> JobError:
