@@ -70,6 +70,18 @@ def test_assignments_are_given_out_only_when_they_are_durable():
     assert driver.group.state is State.STABLE
 
 
+def test_a_leader_that_repeats_its_sync_stores_no_second_assignment():
+    driver = Driver(holding=True)
+    [leader] = driver.wait_for(driver.join())
+    waiters = [
+        driver.sync(leader.member_id, assignments=[(leader.member_id, each)])
+        for each in (b"first", b"second")
+    ]
+    assert [each.members[0].assignment for each in driver.stored] == [b"first"]
+    driver.release()
+    assert [driver.synced[each].assignment for each in waiters] == [b"first"] * 2
+
+
 def test_an_assignment_too_large_to_store_is_an_error_for_all_and_a_rebalance():
     driver = Driver(holding=True)
     first, second = driver.wait_for(driver.join(), driver.join())

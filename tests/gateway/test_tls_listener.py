@@ -16,6 +16,7 @@ from gateway.config import ConnectionLimits, TlsConfig
 from gateway.security.tls_contexts import TlsFault, server_context
 from gateway.server.registry import Refused
 from gateway.server.tls_transport import TlsTransport
+from gateway.wire.messages import encode_request
 from tests.gateway.pki import Authority
 from tests.gateway.secure_rig import Client, client_tls, secure_port
 from tests.leaping_loop import leap, leaping
@@ -242,6 +243,20 @@ async def test_large_requests_and_many_replies_pass(authority):
         for _ in range(3):
             assert len(await client.frame()) == 14
         client.close()
+
+
+async def test_a_request_in_the_record_that_ends_a_large_one_is_answered(authority):
+    """The buffer of the large one is full before the record is; nothing more comes by the wire."""
+    members = [{"member_id": "m" * 30_000, "group_instance_id": None}] * 40
+    large = encode_request(13, 3, 1, "test", {"group_id": "g", "members": members})
+    small = encode_request(13, 3, 2, "test", {"group_id": "g", "members": []})
+    async with secure_port(tls_of(authority)) as port, asyncio.timeout(30):
+        client = await Client.connect(port.at("SSL"), client_tls(authority))
+        client.writer.write(
+            b"".join(len(each).to_bytes(4, "big") + each for each in (large, small))
+        )
+        answered = [int.from_bytes((await client.frame())[:4], "big") for _ in range(2)]
+    assert answered == [1, 2]
 
 
 def test_keys_that_cannot_be_used_are_named_with_the_fix(authority, tmp_path):

@@ -13,8 +13,15 @@ import pytest
 from ledger.core.records import parse_entry
 from ledger.errors import CorruptFormat
 from ledger.ids import EntryId
+from ledger.streams.compressed_entries import decompressed
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
-from subscriptions.segments.log_node import FORMAT, FORMAT_KEYED, ledgers_named
+from subscriptions.segments.log_node import (
+    FORMAT,
+    FORMAT_KEYED,
+    FORMAT_PENDING,
+    ledgers_named,
+)
+from subscriptions.segments.segment_records import decode_record
 from subscriptions.store import offsets_at
 from tests.subscriptions.log_world import LogWorld
 
@@ -89,6 +96,50 @@ async def test_a_group_that_earlier_releases_read_stays_plain():
     assert [codec(each) for each in stored if not is_control(each)][-2] == 1
 
 
+async def first_entries(world, form):
+    """Return the first entries of a segment that copies one, of one with a base, and of a snapshot.
+
+    The group has notes with keys or pending offsets if `form` needs them.
+    """
+
+    async def commits(count, keys):
+        """Load the group, commit, and unload it. Returns the first entry of the segment."""
+        _, store, _ = await loaded(world, **SMALL)
+        for number in range(count):
+            await store.advance("g", {key: at(number) for key in keys})
+        ledger = world.node("g").segment_id
+        await store.unload("g")
+        return (await payloads(world, ledger))[0]
+
+    _, store, _ = await loaded(world, **SMALL)
+    if form == FORMAT_PENDING:
+        await store.advance_pending("g", 7, 0, {KEYS[0]: at(1)})
+        await store.end_pending("g", 7, 0, commits=False)
+    if form == FORMAT_KEYED:
+        await store.advance_keyed("g", {"current/1": b"a note"})
+    await store.unload("g")
+    await commits(1, KEYS[:3])
+    copy = await commits(3, KEYS[:10])
+    base = await commits(1, KEYS[:10])  # the one before was too large for a copy
+    await commits(1, KEYS)
+    [snapshot] = await payloads(world, world.node("g").snapshot_id)
+    assert world.node("g").format == form
+    assert [are_base(each) for each in (copy, base, snapshot)] == [False, True, False]
+    return [copy, base, snapshot]
+
+
+def are_base(payload):
+    """True if the records of this entry repeat the state of the node."""
+    records = parse_entry(decompressed(payload))
+    return {decode_record(each.data, "g").base for each in records} == {True}
+
+
+@pytest.mark.parametrize("form", [FORMAT, FORMAT_PENDING, FORMAT_KEYED])
+async def test_entries_of_all_kinds_are_compressed_only_if_earlier_releases_refuse_the_node(form):
+    entries = await first_entries(LogWorld(), form)
+    assert [codec(each) for each in entries] == [int(form == FORMAT_KEYED)] * len(entries)
+
+
 @pytest.mark.parametrize("seed", range(8))
 async def test_segments_snapshots_and_copies_keep_the_state_and_the_history(seed):
     draw, world, keyed, offsets = Random(seed), LogWorld(), {}, {}
@@ -138,6 +189,9 @@ async def test_only_the_last_of_entries_that_follow_each_other_is_announced():
     assert kinds == [True, False, False]
     found = await world.process().store().read("g")
     assert dict(found.keyed) == alike(2, b"2")
+    await store.unload("g")  # of a closed segment they see all
+    kinds = [is_control(each) for each in await payloads(world, ledger)][before:]
+    assert kinds == [True, False, False, True]
 
 
 async def test_notes_that_offsets_follow_are_seen_by_readers_without_a_claim():
@@ -163,3 +217,15 @@ async def test_a_damaged_block_is_no_shorter_log(monkeypatch):
     monkeypatch.setattr("ledger.streams.compressed_entries.RAW_BYTES_MAX", 1_000)
     with pytest.raises(CorruptFormat, match="compressed entry"):
         await loaded(world)
+
+
+async def test_a_segment_ends_by_the_bytes_that_a_takeover_decodes():
+    world = LogWorld()
+    _, store, _ = await loaded(world, segment_bytes=10_000, carry_bytes=1)
+    first = None
+    for number in range(4):
+        await store.advance_keyed("g", alike(50, b"%d" % number))
+        first = first or world.node("g").segment_id
+    stored = sum(map(len, await payloads(world, first)))
+    assert stored < 5_000
+    assert [each.segment_id for each in world.node("g").past_segments] == [first]
