@@ -25,6 +25,8 @@ _COLUMNS_MAX: Final = 400  # of points: more of them than the drawing has pixels
 _TICKS: Final = 4
 _ROWS_MAX: Final = 30
 _HOUR_MS: Final = 3_600_000
+_DAY_S: Final = 86_400
+_DAYS_MIN: Final = 2.0
 _STEPS_MS: Final = tuple(
     minutes * 60_000 for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1_440)
 )
@@ -121,7 +123,7 @@ def nice_ticks(highest: float, *, binary: bool = False, whole: bool = False) -> 
 
 
 def value_text(value: Point, unit: str) -> str:
-    """Return a value with its unit, as `1.5 MiB/s`, `20 ms` or `3 k/s`."""
+    """Return a value with its unit, as `1.5 MiB/s`, `20 ms`, `4 d` or `3 k/s`."""
     if value is None:
         return "–"
     if is_bytes(unit):
@@ -129,9 +131,11 @@ def value_text(value: Point, unit: str) -> str:
         number, power = _scaled(value, 1024.0, _POWERS)
         return f"{number} {power}B{rest}"
     if unit == "ms" and value >= 1_000:
-        return f"{_digits(value / 1_000)} s"
+        return value_text(value / 1_000, "s")
     if unit in ("ms", "s"):
-        return f"{_digits(value)} {unit}"
+        days = value / _DAY_S
+        long = unit == "s" and days >= _DAYS_MIN  # which an axis has no room for
+        return f"{_digits(days)} d" if long else f"{_digits(value)} {unit}"
     number, power = _scaled(value, 1000.0, _THOUSANDS)
     space = " " if power or unit else ""
     return f"{number}{space}{power}{'/s' if unit.endswith('/s') else ''}".rstrip()

@@ -101,6 +101,21 @@ def test_times_are_at_round_places_of_the_clock(minutes, words):
     assert plot.across[-1].at == WIDTH - RIGHT
 
 
+@pytest.mark.parametrize(
+    ("value", "unit", "words"),
+    [
+        (172_799, "s", "172,799 s"),
+        (172_800, "s", "2 d"),
+        (15_000_000, "s", "174 d"),
+        (15_000_000_000, "ms", "174 d"),
+        (999, "ms", "999 ms"),
+        (1_500, "ms", "1.5 s"),
+    ],
+)
+def test_a_long_time_is_in_days_because_an_axis_has_no_room_for_its_seconds(value, unit, words):
+    assert plots.value_text(value, unit) == words
+
+
 def test_a_peak_of_a_long_history_stays_visible():
     points = [1.0] * 1_440
     points[777] = 50.0

@@ -13,6 +13,7 @@ const SHOWN = new WeakSet();
 
 const POWERS = ["", "Ki", "Mi", "Gi", "Ti", "Pi"];
 const THOUSANDS = ["", "k", "M", "G", "T", "P"];
+const DAY_S = 86_400;
 const CONTROLS = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff\u{e0000}-\u{e007f}]/gu;
 
 function visible(value) {
@@ -44,6 +45,7 @@ function withUnit(value, unit) {
     return `${words} ${power}B${rest}`;
   }
   if (unit === "ms" && value >= 1000) return withUnit(value / 1000, "s");
+  if (unit === "s" && value >= 2 * DAY_S) return `${scaled(value / DAY_S, Infinity, [""])[0]} d`;
   if (unit === "ms" || unit === "s") return `${scaled(value, Infinity, [""])[0]} ${unit}`;
   const [words, power] = scaled(value, 1000, THOUSANDS);
   return `${words} ${power}${rest}`.trimEnd();
