@@ -223,7 +223,7 @@ async def test_a_segment_ends_by_the_bytes_that_a_takeover_decodes():
     world = LogWorld()
     _, store, _ = await loaded(world, segment_bytes=10_000, carry_bytes=1)
     first = None
-    for number in range(4):
+    for number in range(6):
         await store.advance_keyed("g", alike(50, b"%d" % number))
         first = first or world.node("g").segment_id
     stored = sum(map(len, await payloads(world, first)))
