@@ -11,6 +11,7 @@ import subprocess
 import click
 import pytest
 
+from gateway.pipelines.archive_command import _fail
 from gateway.pipelines.job import fail_job
 from gateway.pipelines.shared.errors import JobError
 from gateway.wire.client_link import Unreachable
@@ -75,3 +76,19 @@ def test_an_error_that_has_a_fix_gets_no_second_one(capsys):
     with pytest.raises(click.exceptions.Exit):
         fail_job(JobError("no ZooKeeper at h:2; is it running there?", "UNREACHABLE"), Text())
     assert capsys.readouterr().err.endswith("; is it running there?\n")
+
+
+@pytest.mark.parametrize(
+    ("codes", "exit_code"),
+    [
+        (("TOPIC_AUTHORIZATION_FAILED",), 77),
+        (("TOPIC_AUTHORIZATION_FAILED", "SASL_AUTHENTICATION_FAILED"), 77),
+        (("TOPIC_AUTHORIZATION_FAILED", "LOST_RECORDS"), 1),
+        (("LOST_RECORDS",), 1),
+    ],
+)
+def test_topics_that_are_set_aside_end_an_archive_with_77_if_all_are_refused(codes, exit_code):
+    failed = {f"t{number}": JobError("no", code) for number, code in enumerate(codes)}
+    with pytest.raises(click.exceptions.Exit) as ended:
+        _fail(failed, Text())
+    assert ended.value.exit_code == exit_code

@@ -10,7 +10,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from gateway.pipelines.archives.exact_read import find_unrepresentable
-from gateway.pipelines.replays.writer import LookupNeeded, check
+from gateway.pipelines.replays.encode import Encoder
+from gateway.pipelines.replays.plan import PartitionPlan, ReplayPlan, Selection
+from gateway.pipelines.replays.writer import LookupNeeded, PartitionWriter, WriterLimits, check
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_source import Isolation
 from gateway.pipelines.shared.partitions import OffsetRange
@@ -19,7 +21,7 @@ from tests.gateway.test_admin_routing import VERSIONS, Cluster, three_servers
 
 pytestmark = pytest.mark.real_loop
 
-METADATA, FETCH = 3, 1
+METADATA, LIST_OFFSETS, FETCH = 3, 2, 1
 DENIED = 29  # TOPIC_AUTHORIZATION_FAILED
 
 
@@ -36,6 +38,10 @@ class Reading(Cluster):
         for topic in answer["topics"]:
             topic["error_code"] = code
         return answer
+
+    def _2(self, node_id, body, code):
+        part = {"partition_index": 0, "error_code": code, "timestamp": -1, "offset": 5}
+        return {"topics": [{"name": "t", "partitions": [part]}]}
 
     def _1(self, node_id, body, code):
         part = {"partition_index": 0, "error_code": code, "records": None}
@@ -74,6 +80,38 @@ async def test_a_topic_that_may_not_be_described_is_refused_and_does_not_seem_mi
         with pytest.raises(JobError, match="the login may not describe it") as raised:
             await asyncio.to_thread(Topics(where).named, ["t"])
         assert raised.value.code == "TOPIC_AUTHORIZATION_FAILED"
+
+
+def next_record(where):
+    """Look up the next record of a replay that has written up to offset 5."""
+    plan = ReplayPlan(
+        asked="",
+        selection=Selection("source", ()),
+        target="t",
+        topic_id="",
+        producer_id=1,
+        producer_epoch=0,
+        record_bytes_max=100,
+        partitions=(PartitionPlan(0, 0, 5, 0, 4),),
+    )
+    limits = WriterLimits(stall_s_max=5.0, answer_s_max=5.0)
+    writer = PartitionWriter(plan, plan.partitions[0], where, Encoder(1, 0, 0, 1_000), limits)
+    try:
+        return writer.find_next_record()
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("key", [METADATA, LIST_OFFSETS, FETCH])
+async def test_a_replay_without_the_right_ends_at_its_first_lookup(key):
+    async with three_servers(made=Reading) as (_, cluster, _servers):
+        cluster.leaders = {("t", 0): 1}
+        cluster.sulks[1, key] = [DENIED]
+        where = f"127.0.0.1:{cluster.ports[1]}"
+        with pytest.raises(JobError, match=r"^t(-0)?: .*TOPIC_AUTHORIZATION_FAILED$") as raised:
+            await asyncio.to_thread(next_record, where)
+        assert raised.value.code == "TOPIC_AUTHORIZATION_FAILED"
+        assert cluster.asked.count((1, key)) == 1
 
 
 def test_a_lookup_of_a_replay_is_repeated_unless_a_right_is_missing():
