@@ -45,6 +45,7 @@ from ledger.repair.entry_ranges import (
     merged,
     union,
 )
+from ledger.streams.compressed_entries import decompressed
 
 _ATTEMPTS_MAX = 10  # examinations of a ledger that repair changes meanwhile
 _GROWN = 64  # entries that are verified beyond a neighbour with a damaged copy
@@ -348,7 +349,7 @@ class _Examination:
 def _records(payload: memoryview) -> list[LogRecord]:
     """Return the records of an entry, none if they do not parse."""
     try:
-        return list(parse_entry(payload))
+        return list(parse_entry(decompressed(payload)))
     except CorruptFormat:
         return []
 

@@ -103,3 +103,19 @@ async def test_a_reading_of_its_ledger_counts_the_records_of_a_compressed_entry(
     await LedgerLines(log.ledger, rows.append).read(storage_of(rig), 0, None, follow=False)
     assert rows[0]["records"] == 9
     assert rows[0]["bytes"] < log.size_bytes / 2
+
+
+@pytest.mark.parametrize("compress", [False, True])
+async def test_the_offsets_of_a_loss_between_entries_are_exact(compress):
+    rig = Rig(bookies=3)
+    logs = PlainLogs(rig.world.client("group"), lambda: LogQuorum(3, 3, 2))
+    log = await logs.create({})
+    for number in range(5):
+        done = asyncio.get_running_loop().create_future()
+        log.append([b"commit %d" % number * 30], number, done.set_result, compress=compress)
+        assert await done is None
+    await log.close()
+    for name in rig.members(log.ledger):
+        rig.forget(name, log.ledger, 2)
+    [row] = await ledger_gaps(storage_of(rig), log.ledger, deep=False, every=False)
+    assert (row["entries"], row["offsets"], row["exact"]) == ([2, 2], [2, 2], True)
