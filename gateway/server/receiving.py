@@ -108,7 +108,7 @@ class ReceivedBytes:
     def end(self) -> None:
         """Return all memory of a connection that is gone, and forget it.
 
-        What it received would otherwise be a cycle with it, which only the collector frees.
+        The received bytes would otherwise be in a cycle with it, which only the collector frees.
         """
         self._return()
         self._kept = KeptBytes(self.host, GONE)

@@ -28,7 +28,7 @@ CANCELLED_KEYS = frozenset((FETCH, LIST_OFFSETS))
 """Requests with these keys change nothing, and are cancelled when their client is gone."""
 
 BYTES_WAITING_MAX = 256 * 1024
-"""A connection with so many bytes of cold requests behind a running one reads no more."""
+"""A connection reads no more while this number of bytes waits for a running cold request."""
 
 
 class Answers(Protocol):
@@ -105,7 +105,7 @@ class RequestChain:
 
     @property
     def much_waits(self) -> bool:
-        """True if so many bytes wait that the connection should read no more."""
+        """True if BYTES_WAITING_MAX bytes wait, so that the connection should read no more."""
         return self.waiting_bytes >= BYTES_WAITING_MAX
 
     def add(self, slot: RequestSlot, handle: Handle, begun: Any = None) -> None:

@@ -17,7 +17,7 @@ from typing import Any, cast
 from gateway.core.fetch_session import FetchSession, FetchSessions
 
 WAITING_MAX = 4
-"""A connection with so many fetches behind a running one reads no more."""
+"""A connection reads no more while this number of fetches waits for a running one."""
 
 
 class ConnectionFetches:
@@ -40,7 +40,7 @@ class ConnectionFetches:
 
     @property
     def many_wait(self) -> bool:
-        """True if so many fetches wait that the connection should read no more."""
+        """True if WAITING_MAX fetches wait, so that the connection should read no more."""
         return len(self._waiting) >= WAITING_MAX
 
     def submit(self, start: Callable[[], Any]) -> Any:

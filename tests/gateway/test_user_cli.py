@@ -1,4 +1,4 @@
-"""Goal: `gateway user` refuses, before it connects, what no login could use, and says why.
+"""Goal: `gateway user` refuses names and passwords that no login could use, and names the fix.
 
 Method: the commands in this process; the places to which they would connect do not exist, except
 one ZooKeeper without a cluster.
