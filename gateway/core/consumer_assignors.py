@@ -98,10 +98,13 @@ def _equal_ranges(spec: AssignmentSpec, order: list[str]) -> dict[str, Partition
     found: dict[str, dict[UUID, frozenset[int]]] = {name: {} for name in order}
     for topic in topics:
         count = spec.partition_counts[topic]
-        least, extra = divmod(count, len(order))
-        larger = extra * (least + 1)  # partitions of the members that get one more
-        begins = [*range(0, larger, least + 1), *(range(larger, count, least) if least else ())]
-        ranges = starmap(range, pairwise([*begins, count]))
+        if count <= len(order):
+            ranges = zip(range(count))  # one partition each, as long as there are some
+        else:
+            least, extra = divmod(count, len(order))
+            larger = extra * (least + 1)  # partitions of the members that get one more
+            begins = [*range(0, larger, least + 1), *range(larger, count, least)]
+            ranges = starmap(range, pairwise([*begins, count]))
         for own, partitions in zip(found.values(), map(frozenset, ranges), strict=False):
             own[topic] = partitions
     return dict(found)

@@ -181,9 +181,10 @@ class ClassicGroup:
         return [wire.parse_code(answer) for answer in await asyncio.gather(*asked)]
 
     async def join(self, count: int) -> None:
-        for _ in range(count):
-            member = ClassicMember(await wire.connected(self._address))
-            self.members.append(member)
+        """Let members join at once: none of them while another one still connects."""
+        joining = [ClassicMember(await wire.connected(self._address)) for _ in range(count)]
+        self.members += joining
+        for member in joining:
             member.joining = asyncio.ensure_future(self._join(member))
 
     async def _join(self, member: ClassicMember) -> None:

@@ -243,7 +243,8 @@ def page(rows: dict[str, Row], members: int, partitions: int, runs: int) -> str:
         "pauses: after a change all of them send a heartbeat at once, and again until the group is "
         "stable. Both sides make a target assignment of the",
         "consumer protocol at most once a second (`consumer.assignment.interval.ms`), which is "
-        "part of its times.",
+        "part of its times. So Java compiles its assignor after",
+        "minutes of changes.",
         "",
         f"The worst of {runs} run{'s' if runs > 1 else ''}, written on {date.today()}, {where}. "
         "The goal is a ratio of at most 2 for times, and of at least 0.5 for heartbeats",

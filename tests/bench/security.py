@@ -71,7 +71,7 @@ SIDES = ("kafka", "gateway")
 QUOTA_BYTES_PER_S = 10_000_000
 RECORD_BYTES = 1_000
 BURST_S = 10  # of the quota: the window without its newest sample
-MEASURED_S = 30
+MEASURED_S = 90  # some periods of the window, each of which may begin with a burst
 _INTERVAL_S = 5  # of the tool's reports
 OFF_SHARE_MAX = 0.05
 UNUSED_CPU_MAX = 1.02
@@ -112,10 +112,11 @@ def held_bytes_per_s(broker: Broker) -> float:
         *("--throughput", "-1", "--bootstrap-server", broker.bootstrap),
         *("--command-property", "acks=all", f"client.id={client}"),
     )
-    rates = [float(each[1]) for each in _INTERVAL.findall(said)]
-    steady = rates[2:-1]  # the burst takes one interval, and what it left another
-    assert len(steady) >= MEASURED_S // _INTERVAL_S - 3, said[-2_000:]
-    return sum(steady) / len(steady) * RECORD_BYTES
+    reports = [(int(count), float(rate)) for count, rate in _INTERVAL.findall(said)]
+    steady = reports[2:-1]  # the burst takes one interval, and what it left another
+    assert len(steady) >= MEASURED_S // _INTERVAL_S // 2, said[-2_000:]
+    took_s = sum(count / rate for count, rate in steady)
+    return sum(count for count, _ in steady) / took_s * RECORD_BYTES
 
 
 def quota(scratch: Path, runs: int) -> Row:
