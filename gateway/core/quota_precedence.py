@@ -24,6 +24,7 @@ Sharers = tuple[str, str | None]
 
 
 _NAME_MAX: Final = 128  # characters of a name that is kept as it is
+_FOUND_MAX: Final = 1_024  # clients whose limits are kept: some 300 KiB with the longest names
 
 
 class Limit(NamedTuple):
@@ -36,7 +37,7 @@ class Limit(NamedTuple):
 class ClientLimits:
     """The limits of one kind, such as `producer_byte_rate`."""
 
-    __slots__ = ("_limits",)
+    __slots__ = ("_found", "_limits")
 
     def __init__(self, rows: Iterable[tuple[Entity, float]] = ()) -> None:
         """Create the limits of entities of users and client ids."""
@@ -44,12 +45,25 @@ class ClientLimits:
             (entity.get(USER, ABSENT), entity.get(CLIENT_ID, ABSENT)): limit
             for entity, limit in rows
         }
+        # The limits of clients that were looked up. These rows never change.
+        self._found: dict[Sharers, Limit | None] = {}
 
     def __len__(self) -> int:
         return len(self._limits)
 
     def find(self, user: str, client: str | None) -> Limit | None:
         """Return the limit of a client of a user, or None if there is none."""
+        asked = user, client
+        if asked in self._found:
+            return self._found[asked]
+        limit = self._find(user, client)
+        if len(user) <= _NAME_MAX and (client is None or len(client) <= _NAME_MAX):
+            if len(self._found) >= _FOUND_MAX:
+                self._found.clear()
+            self._found[asked] = limit
+        return limit
+
+    def _find(self, user: str, client: str | None) -> Limit | None:
         sharers = self._sharers(user, client)
         value = self._value(*sharers)
         if value is None:

@@ -48,9 +48,10 @@ class ClientThrottles:
         A client may send a hundred of them before it reads a reply. So the connection waits from
         the first one on that is beyond the quota, and again from its reply on.
         """
-        if self._quotas.produce.limits:
+        user = user_of(request)
+        if self._quotas.produce.limits.find(user, request.client_id) is not None:
             size = _body_bytes(request, size)
-            wait_ms = self._quotas.produced(user_of(request), request.client_id, size)
+            wait_ms = self._quotas.produced(user, request.client_id, size)
             request.throttle_ms = wait_ms
             if wait_ms:
                 self._wait(connection, wait_ms / 1000)

@@ -38,6 +38,7 @@ from tests.gateway.test_fetch import request as fetch_request
 from tests.gateway.wire_peer import answers, connect, hub_for, request, turns
 from tests.sim.loop import SimClock
 from tests.sim.metadata import SimMetadata
+from tests.steps import counted
 
 TEST = {"client-id": "test"}
 WINDOW = QuotaWindow()
@@ -420,3 +421,38 @@ async def test_a_change_by_another_gateway_acts_within_five_seconds_and_so_does_
     assert registry.count_connection is None
     await here.close()
     await there.close()
+
+
+async def produce_steps(registry):
+    """Return the least steps of a Produce from its bytes to its reply."""
+    wire, frame = connect(registry), request(PRODUCE, 12, 1, produce_body(records=b"x" * 2_000))
+    found = []
+    for _ in range(5):
+        with counted() as steps:
+            wire.send(frame)
+            await turns()
+        found.append(steps.count)
+    assert len(wire.frames()) == 5
+    return min(found)
+
+
+async def test_the_quota_of_another_client_costs_a_produce_few_steps():
+    without = await produce_steps(hub_for(produce(produced)))
+    registry = hub_for(produce(produced))
+    another = {"client-id": "another"}, {"producer_byte_rate": 1e7}
+    registry.throttles = ClientThrottles(quotas_of(another), 600.0)
+    assert await produce_steps(registry) - without <= 150
+
+
+def test_kept_limits_are_those_of_each_client_and_have_a_bound():
+    rows = [({"user": "ann"}, 1.0), ({"client-id": None}, 2.0), ({"client-id": "c7"}, 3.0)]
+    limits = ClientLimits(rows)
+    asked = [("ann", "c7"), ("", "c7"), ("bob", "c1"), ("", None), ("ann", None)]
+    fresh = [ClientLimits(rows).find(*each) for each in asked]
+    for number in range(3_000):
+        limits.find("", f"x{number}")
+        limits.find("", "y" * (200 + number))
+    assert [limits.find(*each) for each in asked] == fresh
+    assert [limits.find(*each) for each in asked] == fresh
+    assert len(limits._found) <= 1_024
+    assert max(len(client or "") for _, client in limits._found) <= 128
