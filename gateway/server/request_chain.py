@@ -96,8 +96,8 @@ class RequestChain:
         # The connection is that of each slot. A chain that had it would be a cycle with it.
         self._dispatcher = dispatcher
         # Slots of requests that wait for an earlier one. A slot has a coroutine if its handler was
-        # already called.
-        self._waiting: deque[tuple[RequestSlot, Handle, Any]] = deque()
+        # already called. None while none waits: an empty deque takes 760 bytes.
+        self._waiting: deque[tuple[RequestSlot, Handle, Any]] | None = None
         # The memory that these requests occupy.
         self.waiting_bytes = 0
         # The task that runs the requests. Set until the last one has finished, and None otherwise.
@@ -110,6 +110,8 @@ class RequestChain:
 
     def add(self, slot: RequestSlot, handle: Handle, begun: Any = None) -> None:
         """Run this request after those before it. `begun` is the coroutine of its handler."""
+        if self._waiting is None:
+            self._waiting = deque()
         self._waiting.append((slot, handle, begun))
         self.waiting_bytes += slot.frame_bytes
         if self.running is None:
@@ -122,11 +124,11 @@ class RequestChain:
 
     def drop(self) -> None:
         """Never begin the requests that wait, because their client is gone."""
-        for slot, _, begun in self._waiting:
+        for slot, _, begun in self._waiting or ():
             if begun is not None:
                 begun.close()
             slot.ready = True
-        self._waiting.clear()
+        self._waiting = None
         self.waiting_bytes = 0
 
     async def _run(self) -> None:
@@ -137,6 +139,8 @@ class RequestChain:
                 await self._run_one(slot, handle, begun)
         finally:
             self.running = None
+            if not self._waiting:
+                self._waiting = None
 
     async def _run_one(self, slot: RequestSlot, handle: Handle, begun: Any) -> None:
         """Answer one request, or follow the future of its result."""

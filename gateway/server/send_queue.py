@@ -30,8 +30,9 @@ class SendQueue:
 
     def __init__(self) -> None:
         # Buffers in the order of sending. While there are any, the transport has unsent bytes. It
-        # calls the connection's `resume_writing` once it has sent them.
-        self._buffers: deque[Buffer] = deque()
+        # calls the connection's `resume_writing` once it has sent them. None before the first: an
+        # empty deque takes 760 bytes.
+        self._buffers: deque[Buffer] | None = None
         self.queued_bytes = 0  # bytes of `_buffers`
         # The size of the chunk handed over last, which the transport keeps until all of it is sent.
         self._chunk_bytes = 0
@@ -54,6 +55,8 @@ class SendQueue:
             self._chunk_bytes = size
             transport.writelines(buffers)
             return
+        if self._buffers is None:
+            self._buffers = deque()
         self._buffers += buffers
         self.queued_bytes += size
         self.feed(transport)
@@ -77,5 +80,6 @@ class SendQueue:
 
     def clear(self) -> None:
         """Drop everything that the transport has not received."""
-        self._buffers.clear()
+        if self._buffers is not None:
+            self._buffers.clear()
         self.queued_bytes = self._chunk_bytes = 0

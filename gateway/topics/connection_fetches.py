@@ -29,7 +29,8 @@ class ConnectionFetches:
         # The reply of the fetch that is being answered, or None.
         self._running: asyncio.Future[Any] | None = None
         # The replies of later fetches, and what starts them. The connection bounds their number.
-        self._waiting: deque[tuple[asyncio.Future[Any], Callable[[], Any]]] = deque()
+        # None before the first: an empty deque takes 760 bytes, and most connections need none.
+        self._waiting: deque[tuple[asyncio.Future[Any], Callable[[], Any]]] | None = None
         # Time of the loop before which no fetch starts. See `pace`.
         self._not_before_s = 0.0
         # The timer that starts the waiting fetches then. None while none waits for that time.
@@ -41,12 +42,14 @@ class ConnectionFetches:
     @property
     def many_wait(self) -> bool:
         """True if WAITING_MAX fetches wait, so that the connection should read no more."""
-        return len(self._waiting) >= WAITING_MAX
+        return self._waiting is not None and len(self._waiting) >= WAITING_MAX
 
     def submit(self, start: Callable[[], Any]) -> Any:
         """Call `start` once no earlier fetch runs. Returns its result, or a future of it."""
         if self._running is not None or self._paused():
             reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            if self._waiting is None:
+                self._waiting = deque()
             self._waiting.append((reply, start))
             return reply
         result = start()
