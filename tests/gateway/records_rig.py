@@ -56,13 +56,15 @@ class Pages:
         self.plain = rig.serve()
         self.hidden = rig.serve(hide_values=True)
         self.writing = rig.serve(write=True)
+        for port in (self.plain, self.hidden, self.writing):
+            assert ask(port, "/health/live").status == 200  # the first answer makes its site
 
     @property
     def bootstrap(self):
         return self.rig.bootstrap
 
     def site(self, port):
-        """The site behind a port that has answered before."""
+        """The site behind a port."""
         return self.rig.applications[port].site
 
     def create(self, name, partitions=1, copies=1, **configs):
