@@ -29,7 +29,7 @@ def run(zookeeper, *words, code=0):
     done = subprocess.run(
         argv, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == code, done.stdout + done.stderr
     check_output(words, done.stdout, code)
     return done.stdout

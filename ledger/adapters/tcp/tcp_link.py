@@ -255,7 +255,8 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._credit = welcome.credit
         self.adds.entry_bytes_max = min(welcome.entry_bytes_max, self.adds.entry_bytes_max)
         self._open = True
-        self._welcomed.set_result(None)
+        if not self._welcomed.done():  # its wait may have been given up in this turn of the loop
+            self._welcomed.set_result(None)
 
     def _on_call_response(self, message: Buffer) -> None:
         number, outcome, content = decode_call(message)
