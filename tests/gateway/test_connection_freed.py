@@ -184,14 +184,6 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def no_collector():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 def alive():
     return sum(isinstance(each, Connection) for each in gc.get_objects())
 

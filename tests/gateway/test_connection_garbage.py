@@ -31,14 +31,6 @@ def authority(tmp_path_factory):
     return made
 
 
-@pytest.fixture
-def no_collector():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 async def silent(client):
     """Send nothing."""
 

@@ -1,4 +1,4 @@
-"""Goal: a watch of the ZooKeeper store is told every change, also behind a lost connection.
+"""Goal: a watch of the ZooKeeper store reports every change, also behind a lost connection.
 
 Method: a real ZooKeeper behind a proxy that loses, holds and cuts what passes.
 """
@@ -74,7 +74,7 @@ async def test_a_change_between_firing_and_arming_is_told(sessions):
         await world.near.set("/a", b"1", ANY_VERSION)
         await until(lambda: world.proxy.passed_bytes(TO_CLIENT) > passed, "the watch to fire")
         await world.near.create("/a/child")
-        assert told.count == 0  # who is told now would not hear of the child
+        assert told.count == 0  # a call now would not be repeated for the child
         world.proxy.heal()
         await told.times(1)
 
