@@ -14,8 +14,10 @@ from collections import Counter
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
+from tests.peers.processes import wait_until
+
 TOPIC, GROUP, PARTITIONS, MEMBERS = "t", "g", 6, 2
-ANSWER_S_MAX = 90.0
+ANSWER_S_MAX, READ_S_MAX = 90.0, 60.0
 TIMEOUT_MS = int(ANSWER_S_MAX * 1000)
 # Beyond retries: librdkafka reports lost connections too, from which it recovers by itself.
 BEYOND = (KafkaError._AUTHENTICATION, KafkaError._FATAL)
@@ -85,10 +87,6 @@ class Writer(Client):
         super().__init__(load)
         self.acknowledged = set()
         self._number = 0
-
-    def settled(self):
-        """Return what was acknowledged, but for the last records, which no reader may have yet."""
-        return sorted(self.acknowledged, key=lambda value: int(value.split(b"-")[1]))[:-1000]
 
     def next(self):
         """Return the next value, and its partition."""
@@ -205,6 +203,18 @@ class Load:
             each.stop()
             each.start(place)
             between()
+
+    def finish(self):
+        """Stop the writers, let the members read what was acknowledged, and stop them too."""
+        for each in self.writers:
+            each.stop()
+        written = self.acknowledged
+
+        def has_read():
+            return self.errors or written <= self.read
+
+        wait_until(has_read, "the last records", READ_S_MAX, pause_s=0.1)
+        self.stop()
 
     def stop(self):
         for each in self.clients:

@@ -147,7 +147,7 @@ def test_the_change_from_plaintext_to_sasl_ssl_fails_no_request(tmp_path):
                 assert invoke(*add, bootstrap=cluster.plain)[0] == 0
             load.start(cluster.before)
             change(cluster, load)
-            load.stop()
+            load.finish()
             found = stored(cluster.after)
         finally:
             load.stop()
@@ -185,8 +185,8 @@ def check(load, found):
     doubled = [value for value, count in found.items() if count > 1]
     assert (missing, doubled) == (set(), [])
     for each in load.writers:
-        assert len(each.settled()) > MORE
-        assert set(each.settled()) <= load.read
+        assert len(each.acknowledged) > MORE
+        assert each.acknowledged <= load.read
 
 
 def wait_more(load):
