@@ -1,9 +1,9 @@
 """Plays a case on a cluster as a client does that knows no leaders.
 
-Each request goes to one broker first. If it refuses because it is neither leader nor coordinator,
-the request is sent again to the broker that Metadata or FindCoordinator names. A request about
-partitions of two leaders is split, and the answers are put together. So a case has the answers
-that one server would give.
+Each request goes to one broker first, one about the configs of a broker to that broker. If it
+refuses because it is neither leader nor coordinator, the request is sent again to the broker that
+Metadata or FindCoordinator names. A request about partitions of two leaders is split, and the
+answers are put together. So a case has the answers that one server would give.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from gateway.wire.messages import encode_request, encode_response
 from tests.compat.differential.connection import CLOSED, Address, Frame
 from tests.compat.differential.play import Player, errors_in
-from tests.compat.differential.routes import Cluster
+from tests.compat.differential.routes import CONFIGS, Cluster
 from tests.compat.differential.steps import CLIENT_ID, Step
 
 REFUSALS = {"not_leader_or_follower", "not_coordinator"}
@@ -71,6 +71,8 @@ class Redirected(Player):
             return self._from_all(step, number, frame)
         in_session = step.key == FETCH and isinstance(body, dict) and body.get("session_id", 0) != 0
         address = self._fetched_at if in_session else self._cluster.first
+        if step.key in CONFIGS:
+            address = self._cluster.address(step.key, body)
         answer, entity = self._at(address, step, number, frame)
         if not REFUSALS & set(errors_in(entity)):
             return answer, entity

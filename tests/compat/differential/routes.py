@@ -16,6 +16,8 @@ _PARTITIONS = ("partition_data", "partitions", "partition_indexes")
 _INDEXES = ("partition", "partition_index", "index")
 _GROUPS = {8, 9, 11, 12, 13, 14, 15, 28, 42, 47, 68, 69}
 _TRANSACTIONS = {22, 24, 25, 26, 65}
+CONFIGS = {32, 33, 44}
+_OF_BROKERS = {4, 8}  # types of config resources: brokers, and their loggers
 
 
 class Routes(Protocol):
@@ -48,6 +50,8 @@ class Cluster:
             return self.first
         if key in _TOPICS and body.get(_TOPICS[key]):
             return self.leader(body[_TOPICS[key]][0]) or self.first
+        if key in CONFIGS:
+            return self.broker(body.get("resources") or ()) or self.first
         if key in _GROUPS:
             return self._coordinator(GROUP, _group(body)) or self.first
         if key in _TRANSACTIONS and _transaction(body) is not None:
@@ -65,13 +69,33 @@ class Cluster:
         if isinstance(topic_id, UUID):
             asked = {"name": None, "topic_id": topic_id}
         fields = {"topics": [asked], "allow_auto_topic_creation": False}
-        answer = self._ask(METADATA, 12, fields)
-        nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
-        for topic in answer.topics:
+        nodes, topics = self._metadata(fields)
+        for topic in topics:
             for partition in topic.partitions:
                 if partition.partition_index == index:
                     return nodes.get(partition.leader_id)
         return None
+
+    def broker(self, resources: Sequence[dict[str, Any]]) -> Address | None:
+        """Return the first broker that a row of these config resources names, or None.
+
+        That is the first one of all for a row about all brokers: another one may learn of a
+        change later.
+        """
+        named = {
+            each["resource_name"] for each in resources if each["resource_type"] in _OF_BROKERS
+        }
+        if not named:
+            return None
+        nodes, _ = self._metadata({"topics": [], "allow_auto_topic_creation": False})
+        known = [node for node in sorted(nodes) if str(node) in named or "" in named]
+        return nodes[known[0]] if known else None
+
+    def _metadata(self, fields: dict[str, Any]) -> tuple[dict[int, Address], Sequence[Any]]:
+        """Return the addresses of the brokers by their ids, and the topics."""
+        answer = self._ask(METADATA, 12, fields)
+        nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        return nodes, answer.topics
 
     def _coordinator(self, key_type: int, name: str | None) -> Address | None:
         fields = {"key_type": key_type, "coordinator_keys": [name or ""]}
