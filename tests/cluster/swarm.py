@@ -199,7 +199,8 @@ class Swarm:
         if bookie is None:
             return None
         code = bookie.stop()
-        if code != 0:
+        early = code == -signal.SIGTERM and not bookie.output()  # it had not begun yet
+        if code != 0 and not early:
             self.world.complaints.append(
                 f"{bookie.name} stopped with {code}: {bookie.output()[-1500:]}"
             )
