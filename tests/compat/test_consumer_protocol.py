@@ -173,7 +173,11 @@ def test_a_group_changes_its_protocol_while_its_consumers_restart(address, strat
             gone[-1].consumer.close()
             members.append(Member(address, group, topic, **settings))
             wait_until(lambda: settled(members), f"members to share with a {kind} one", WAIT_S)
-        wait_until(lambda: lags(address, group) == [0] * PARTITIONS, "all commits", WAIT_S)
+        wait_until(
+            lambda: settled(members) and lags(address, group) == [0] * PARTITIONS,
+            "all records to be read and committed",
+            WAIT_S,
+        )
         assert listed(address, group)["type"] == kind
     read = [number for each in (*gone, *members) for number in each.read]
     assert sorted(set(read)) == list(range(RECORDS))

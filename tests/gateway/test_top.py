@@ -294,7 +294,7 @@ def test_apache_kafka_has_topics_and_groups_and_one_line_about_bookies(tmp_path)
             assert "is not a ledger gateway" in refused[2]
     assert (code, errors) == (0, "")
     lines = out.splitlines()
-    assert lines[3].split() == ["busy", "5/s", "1"]
+    assert lines[3].split() == ["busy", "5/s", "-", "1"]  # it tells no bytes
     assert lines[-1].startswith("BOOKIE  not known: the server does not say where its ledgers are")
 
 

@@ -3,7 +3,8 @@
 Each request goes to one broker first, one about the configs of a broker to that broker. If it
 refuses because it is neither leader nor coordinator, the request is sent again to the broker that
 Metadata or FindCoordinator names. A request about partitions of two leaders is split, and the
-answers are put together. So a case has the answers that one server would give.
+answers are put together. So a case has the answers that one server would give. A case waits until
+all brokers know its topics.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 from gateway.wire.messages import encode_request, encode_response
 from tests.compat.differential.connection import CLOSED, Address, Frame
 from tests.compat.differential.play import Player, errors_in
-from tests.compat.differential.routes import CONFIGS, Cluster
+from tests.compat.differential.routes import CONFIGS, METADATA, Cluster
 from tests.compat.differential.steps import CLIENT_ID, Step
 
 REFUSALS = {"not_leader_or_follower", "not_coordinator"}
@@ -67,6 +68,8 @@ class Redirected(Player):
         parts = _parts(body, rows) if rows is not None and isinstance(body, dict) else []
         if rows is not None and len(parts) > 1 and len(self._leaders(step.key, parts)) > 1:
             return self._merged(step, number, parts, rows)
+        if step.key == METADATA and step.again:
+            return self._known_by_all(step, number, frame)
         if step.key in _OF_ALL_BROKERS:
             return self._from_all(step, number, frame)
         in_session = step.key == FETCH and isinstance(body, dict) and body.get("session_id", 0) != 0
@@ -83,6 +86,12 @@ class Redirected(Player):
 
     def _leaders(self, key: int, parts: Sequence[dict[str, Any]]) -> set[Address]:
         return {self._cluster.address(key, part) for part in parts}
+
+    def _known_by_all(self, step: Step, number: int, frame: bytes) -> tuple[Frame, Any]:
+        """Return an answer that is asked for again if there is one, otherwise the first one."""
+        answers = [self._at(each, step, number, frame) for each in self._addresses]
+        again = [each for each in answers if set(step.again) & set(errors_in(each[1]))]
+        return (again or answers)[0]
 
     def _from_all(self, step: Step, number: int, frame: bytes) -> tuple[Frame, Any]:
         answers = [self._at(each, step, number, frame)[1] for each in self._addresses]
