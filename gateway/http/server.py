@@ -179,6 +179,8 @@ class Connection(asyncio.Protocol):
         self._is_refused = True
         self._due_s = self._loop.time() + _LINGER_S
         transport.write(answer)
+        if transport.is_closing():  # the peer had reset the connection, as the write found
+            return
         if transport.can_write_eof():  # not with TLS
             transport.write_eof()
         transport.resume_reading()
