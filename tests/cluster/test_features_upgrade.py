@@ -35,7 +35,12 @@ pytestmark = pytest.mark.proof
 # The form in which each lays out a cluster, and the level of metadata.version
 RELEASES = {"f3a6cd8": (0, 29), "c17f799": (1, 29), "b0dcebb": (2, 30)}
 FOLLOWED_S_MAX = 60.0
-NEWEST = {"gateway.version": 3, "metadata.version": 30, "transaction.version": 2}
+NEWEST = {
+    "gateway.version": 3,
+    "metadata.version": 30,
+    "transaction.version": 2,
+    "group.version": 1,
+}
 NEW_CLUSTER = {**NEWEST, "group.version": 1}  # an earlier one has no log segments
 
 
@@ -110,6 +115,7 @@ def test_a_mixed_cluster_writes_no_new_form_and_goes_back(pair, before):
     form, metadata = RELEASES[before.commit]
     assert decode_form(nodes[CLUSTER_ID]).form == form
     level = {"gateway.version": form, "metadata.version": metadata, "transaction.version": 0}
+    level["group.version"] = 0
     assert levels(new) == level
     code, _, errors = command(new, "upgrade")
     assert code == 1
