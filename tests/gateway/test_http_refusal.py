@@ -13,7 +13,7 @@ from gateway.http.server import HttpServer
 
 
 class ResetTransport(asyncio.Transport):
-    """A transport whose write finds the reset. Whatever a closed one refuses, it refuses."""
+    """A transport whose write finds the reset. Once closed, it raises as uvloop's does."""
 
     closed = False
 
