@@ -121,7 +121,7 @@ def test_partitions_beyond_the_quota_are_refused_with_kafkas_words(broker: Broke
     for server in (broker, oracle):
         alter(server, "mutator", "--add-config", "controller_mutation_rate=1")
         admin = AdminClient({"bootstrap.servers": server.bootstrap, "client.id": "mutator"})
-        found.append([created(admin, f"mutated-{at}", 60) for at in range(3)])
+        found.append([created(admin, f"mutated-{at}", 12) for at in range(3)])
         alter(server, "mutator", "--delete-config", "controller_mutation_rate")
     assert found[0] == found[1]
     assert found[0][0] == ""
