@@ -110,7 +110,7 @@ async def test_a_reader_behind_has_its_part_at_once_however_many_bytes_it_would_
     """Waiting adds nothing to a partition whose share of the response is full. And a waiting fetch
     would read the same records from disk again at each change.
     """
-    async with started_cluster(limits=replace(COLD, tail_cache_bytes=2000)) as cluster:
+    async with started_cluster(limits=replace(COLD, tail_cache_bytes=6000)) as cluster:
         await cluster.topic(partitions=2)
         await cluster.sent(await cluster.partition(), *(batch(size=400) for _ in range(20)))
         live = await cluster.partition("t", 1)

@@ -65,7 +65,7 @@ class Storm:
             entry_bytes_max=64 * 1024,
             snapshot_bytes=draw.choice([300, 1500, 1 << 20]),
             index_stride_bytes=draw.choice([100, 300]),
-            tail_cache_bytes=draw.choice([0, 600, 1 << 20]),
+            tail_cache_bytes=draw.choice([0, 3000, 1 << 20]),
             read_chunk_bytes=draw.choice([1, 300, 5000]),
             cursors_max=draw.choice([1, 64]),
         )

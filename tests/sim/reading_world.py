@@ -64,7 +64,7 @@ class Lossless(Swarm):
             entry_bytes_max=64 * 1024,
             snapshot_bytes=snapshot_bytes,
             index_stride_bytes=draw.choice([100, 600]),
-            tail_cache_bytes=draw.choice([0, 600, 1 << 20]),
+            tail_cache_bytes=draw.choice([0, 3000, 1 << 20]),
             read_chunk_bytes=draw.choice([1, 500, 5000]),
             cursors_max=draw.choice([1, 3, 64]),
         )

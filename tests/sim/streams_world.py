@@ -195,7 +195,7 @@ class StreamsWorld:
             entry_bytes_max=64 * 1024,
             snapshot_bytes=draw.choice([1500, 6000, 1 << 20]),
             index_stride_bytes=draw.choice([300, 1500]),
-            tail_cache_bytes=draw.choice([0, 600, 4000, 1 << 20]),
+            tail_cache_bytes=draw.choice([0, 3000, 12_000, 1 << 20]),
             read_chunk_bytes=draw.choice([1, 500, 5000]),
             cursors_max=draw.choice([1, 3, 64]),
         )

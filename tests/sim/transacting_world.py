@@ -75,7 +75,7 @@ class TransactingWorld:
         self.limits = StreamLimits(
             snapshot_bytes=draw.choice([1500, 6000, 1 << 20]),
             index_stride_bytes=draw.choice([300, 1500]),
-            tail_cache_bytes=draw.choice([0, 600, 1 << 20, 1 << 20]),
+            tail_cache_bytes=draw.choice([0, 3000, 1 << 20, 1 << 20]),
         )
         self.stream_config = StreamConfig(
             ensemble_size=bookies,
