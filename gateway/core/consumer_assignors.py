@@ -7,8 +7,8 @@ Source: Kafka, RangeAssignor, UniformAssignor and UniformHomogeneousAssignmentBu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import pairwise, starmap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, compress, filterfalse, islice, pairwise, repeat, starmap
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -81,8 +81,8 @@ def assign_range(spec: AssignmentSpec) -> Steps:
 
 def _in_range_order(members: Mapping[str, MemberSpec]) -> list[str]:
     """Return the names in Kafka's order: static members first. Java compares UTF-16 units."""
-    static = any(each.instance_id is not None for each in members.values())
-    if not static and all(map(str.isascii, members)):
+    dynamic = {each.instance_id for each in members.values()} == {None}
+    if dynamic and "".join(members).isascii():
         return sorted(members)
     return sorted(members, key=lambda name: _range_order(name, members[name]))
 
@@ -94,34 +94,77 @@ def _range_order(name: str, member: MemberSpec) -> tuple[bool, bytes]:
 
 def _equal_ranges(spec: AssignmentSpec, order: list[str]) -> dict[str, Partitions]:
     """Return ranges of members that all subscribe to the same topics."""
-    topics = spec.members[order[0]].topics if order else ()
-    found: dict[str, dict[UUID, frozenset[int]]] = {name: {} for name in order}
+    topics = iter(spec.members[order[0]].topics if order else ())
+    found: list[dict[UUID, frozenset[int]]] = []
+    for topic in islice(topics, 1):
+        ranges = _ranges(spec.partition_counts[topic], len(order))
+        found += map(_dict_of, repeat((topic,)), ranges)
+    found += [{} for _ in range(len(order) - len(found))]
     for topic in topics:
-        count = spec.partition_counts[topic]
-        if count <= len(order):
-            ranges = zip(range(count))  # one partition each, as long as there are some
-        else:
-            least, extra = divmod(count, len(order))
-            larger = extra * (least + 1)  # partitions of the members that get one more
-            begins = [*range(0, larger, least + 1), *range(larger, count, least)]
-            ranges = starmap(range, pairwise([*begins, count]))
-        for own, partitions in zip(found.values(), map(frozenset, ranges), strict=False):
+        ranges = _ranges(spec.partition_counts[topic], len(order))
+        for own, partitions in zip(found, ranges, strict=False):
             own[topic] = partitions
-    return dict(found)
+    return dict(zip(order, found, strict=True))
+
+
+def _ranges(count: int, members: int) -> Iterable[frozenset[int]]:
+    """Return the range of each member that has one, of a topic with `count` partitions."""
+    least, extra = divmod(count, members)
+    larger = extra * (least + 1)  # partitions of the members that get one more
+    return chain(_pieces(0, larger, least + 1), _pieces(larger, count, least))
+
+
+def _pieces(begin: int, end: int, size: int) -> Iterable[frozenset[int]]:
+    """Return the partitions from `begin` to below `end` in sets of `size`."""
+    if size <= 1:
+        return _sets_of_one(begin, end)
+    return map(frozenset, starmap(range, pairwise(range(begin, end + 1, size))))
+
+
+_SETS_KEPT: Final = 4_096  # in one megabyte at most
+_kept_sets: list[frozenset[int]] = []
+"""The set of each partition alone, as far as they were needed. All members share them."""
+
+_dict_of: Callable[[tuple[UUID], frozenset[int]], dict[UUID, frozenset[int]]] = dict.fromkeys
+"""Return a dict with one key. From `map`, it is made without a step of Python."""
+
+
+def _sets_of_one(begin: int, end: int) -> Sequence[frozenset[int]]:
+    """Return a set for each partition from `begin` to below `end`."""
+    if end > _SETS_KEPT:
+        return [frozenset((partition,)) for partition in range(begin, end)]
+    if end > len(_kept_sets):
+        _kept_sets.extend(frozenset((each,)) for each in range(len(_kept_sets), end))
+    return _kept_sets[begin:end]
 
 
 def assign_uniform(spec: AssignmentSpec) -> Steps:
     """Balance the partitions over the members, and move as few of them as possible."""
-    names = list(in_map_order(list(spec.members)))
+    members = spec.members
     if not spec.homogeneous:
-        subscriptions = [spec.members[name].topics for name in names]
-        targets = [spec.members[name].target for name in names]
+        names = in_map_order(members)
+        subscriptions = [members[name].topics for name in names]
+        targets = [members[name].target for name in names]
         found = yield from heterogeneous_steps(subscriptions, targets, spec.partition_counts)
         return dict(zip(names, found, strict=True))
-    topics = spec.members[names[0]].topics if names else frozenset[UUID]()
+    topics = next((each.topics for each in members.values()), frozenset[UUID]())
     if not topics:
-        return {name: {} for name in names}
-    return _Homogeneous(spec, names, topics).result()
+        return {name: {} for name in members}
+    if len(topics) == 1 and not any(each.target for each in members.values()):
+        return _new_group(spec, next(iter(topics)))
+    return _Homogeneous(spec, topics).result()
+
+
+def _new_group(spec: AssignmentSpec, topic: UUID) -> dict[str, Partitions]:
+    """Return the assignment of members without partitions: the last ones get one more."""
+    count, order = spec.partition_counts[topic], in_map_order(spec.members)
+    least, extra = divmod(count, len(order))
+    smaller = count - extra * (least + 1)  # partitions of the members that get `least`
+    ranges = chain(_pieces(0, smaller, least), _pieces(smaller, count, least + 1))
+    idle = max(0, len(order) - count)
+    found: dict[str, Partitions] = {name: {} for name in order[:idle]}
+    found.update(zip(order[idle:], map(_dict_of, repeat((topic,)), ranges), strict=True))
+    return found
 
 
 _Place = tuple[UUID, int]
@@ -130,53 +173,76 @@ _TOO_MANY: Final = 1 << 62  # more partitions than any quota
 
 
 class _Homogeneous:
-    """The balance of members that all subscribe to the same topics."""
+    """The balance of members that all subscribe to the same topics.
 
-    def __init__(self, spec: AssignmentSpec, names: list[str], topics: frozenset[UUID]) -> None:
-        self._spec = spec
-        self._names = names
-        self._topics = topics
-        # The partitions that each member of `names` had: their number, huge if a topic is gone.
-        self._sizes: list[int] = []
-        # The partitions that no member keeps, in the order in which they are given away.
-        self._free = self._unassigned()
+    Most assignments change the partitions of few members. Java's order is computed for these only,
+    if that of the others does not matter.
+    """
+
+    def __init__(self, spec: AssignmentSpec, topics: frozenset[UUID]) -> None:
+        self._counts = {
+            topic: count for topic, count in spec.partition_counts.items() if topic in topics
+        }
+        targets = [each.target for each in spec.members.values()]
         # The partitions that each member keeps, then has. A target that stays is the same object.
-        self._found: dict[str, Partitions] = {}
+        self._found: dict[str, Partitions] = dict(zip(spec.members, targets, strict=True))
+        # The partitions that each member had: their number, huge if a topic is gone.
+        self._sizes, taken = self._held(targets)
+        # The partitions that no member keeps, in the order in which they are given away.
+        self._free = self._unassigned(taken)
 
     def result(self) -> dict[str, Partitions]:
         begin, found, free = 0, self._found, self._free
         for name, lacks in self._keep():
             if lacks == 1 and not found[name] and begin < len(free):
                 topic, partition = free[begin]
-                found[name] = {topic: frozenset((partition,))}
+                found[name] = {topic: _sets_of_one(partition, partition + 1)[0]}
             else:
                 self._give(name, free[begin : begin + lacks])
             begin += lacks
         assert begin >= len(free), "partitions were left unassigned"
         return found
 
-    def _unassigned(self) -> list[_Place]:
-        """Return the partitions without a member, and note the sizes of the targets before."""
-        counts, members, sizes = self._spec.partition_counts, self._spec.members, self._sizes
+    def _held(self, targets: list[Partitions]) -> tuple[list[int], dict[UUID, set[int]]]:
+        """Return the size of each target, and all partitions of each topic that are in one."""
+        topics = [*chain.from_iterable(targets)]
+        if not topics:
+            return [0] * len(targets), {}
+        # The hash of a UUID takes long. Objects that are the same are counted without one.
+        first = topics[0]
+        if first not in self._counts or topics.count(first) < len(topics):
+            return self._held_of_many(targets)
+        sets = [partitions for target in targets for partitions in target.values()]
+        size = map(len, sets)
+        sizes = [next(size) if target else 0 for target in targets]
+        return sizes, {first: set[int]().union(*sets)}
+
+    def _held_of_many(self, targets: list[Partitions]) -> tuple[list[int], dict[UUID, set[int]]]:
+        """Do the same for targets with several topics."""
         had: dict[UUID, set[int]] = {}
-        # The hash of a UUID takes long, so that a topic is compared with the last one first.
+        sizes: list[int] = []
         met: UUID | None = None
         bag: set[int] = set()
         gone = 0
-        for name in self._names:
+        for target in targets:
             size = 0
-            for topic, partitions in members[name].target.items():
+            for topic, partitions in target.items():
                 if topic is not met:
                     met, bag = topic, had.setdefault(topic, set())
-                    gone = 0 if topic in self._topics else _TOO_MANY
+                    gone = 0 if topic in self._counts else _TOO_MANY
                 bag |= partitions
                 size += len(partitions) + gone
             sizes.append(size)
-        order = in_id_order([topic for topic in counts if topic in self._topics], copied=True)
+        return sizes, had
+
+    def _unassigned(self, taken: Mapping[UUID, set[int]]) -> list[_Place]:
+        """Return the partitions that no member had."""
         free: list[_Place] = []
-        for topic in order:
-            taken = had.get(topic, _NONE)
-            free += [(topic, each) for each in range(counts[topic]) if each not in taken]
+        for topic in in_id_order(self._counts, copied=True):
+            left: Iterable[int] = range(self._counts[topic])
+            if topic in taken:
+                left = filterfalse(taken[topic].__contains__, left)
+            free += zip(repeat(topic), left)
         return free
 
     def _keep(self) -> list[tuple[str, int]]:
@@ -186,18 +252,20 @@ class _Homogeneous:
         that has room leaves the extra partition to one that has it already, unless all members
         from here on must take one.
         """
-        members, found, count = self._spec.members, self._found, len(self._names)
-        total = sum(self._spec.partition_counts[topic] for topic in self._topics)
-        least, extra = divmod(total, count)
+        found = self._found
+        least, extra = divmod(sum(self._counts.values()), len(found))
+        sizes = self._changing(least, extra)
         unfilled: list[tuple[str, int]] = []
-        left = count + 1
-        for name, size in zip(self._names, self._sizes, strict=True):
+        left = len(found) + 1
+        for name in in_map_order(sizes, len(found)):
             left -= 1
-            target = found[name] = members[name].target  # most keep all, in whatever order
+            size = sizes[name]
+            if size == least and left > extra:
+                continue
             takes_extra = extra > 0
             lacks = least + takes_extra - size
             if lacks < 0:
-                lacks = self._keep_some(name, target, least + takes_extra)
+                lacks = self._keep_some(name, found[name], least + takes_extra)
             if lacks and takes_extra and left > extra:
                 lacks -= 1
                 takes_extra = False
@@ -206,10 +274,23 @@ class _Homogeneous:
             extra -= takes_extra
         return unfilled
 
+    def _changing(self, least: int, extra: int) -> dict[str, int]:
+        """Return the members that may change, with their sizes.
+
+        If enough members have more than `least` partitions, no other one must take an extra one,
+        and one with `least` keeps what it has.
+        """
+        sizes = self._sizes
+        larger = sum(map(least.__lt__, sizes)) if extra else 0
+        named = zip(self._found, sizes, strict=True)
+        if larger < extra or max(sizes) >= _TOO_MANY:
+            return dict(named)
+        return dict(compress(named, map(least.__ne__, sizes)))
+
     def _keep_some(self, name: str, target: Partitions, quota: int) -> int:
         """Let a member keep its partitions up to its quota. Returns how many more it may get."""
         own: dict[UUID, frozenset[int]] = {}
-        known = [topic for topic in target if topic in self._topics]
+        known = [topic for topic in target if topic in self._counts]
         for topic in in_id_order(known) if len(known) > 1 else known:
             had = target[topic]
             if len(had) <= quota:
@@ -242,4 +323,5 @@ def result_of(steps: Steps) -> dict[str, Partitions]:
         try:
             next(steps)
         except StopIteration as end:
-            return dict(end.value)
+            found: dict[str, Partitions] = end.value
+            return found

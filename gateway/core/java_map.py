@@ -20,22 +20,28 @@ _POWERS: Final = tuple(pow(31, each, 1 << 32) for each in reversed(range(2 * _SH
 """The weights of the units of a short string, the last one's at the end."""
 
 
-def in_map_order(names: Collection[str]) -> Sequence[str]:
+def in_map_order(names: Collection[str], size: int = 0) -> Sequence[str]:
     """Return the names in the order of a HashMap into which they were put one after the other.
 
-    Names in one bucket keep their order. Long lists of names stay as they are.
+    `size` is that of a map that holds further names, of which the order does not matter. Names in
+    one bucket keep their order. Long lists of names stay as they are.
     Source: java.util.HashMap (a load of 0.75), java.lang.String.hashCode.
     """
-    if sum(map(len, names)) > CHARACTERS_MAX:
+    lengths = [*map(len, names)]
+    if sum(lengths) > CHARACTERS_MAX:
         return list(names)
     table = _TABLE_MIN
-    while 4 * len(names) > 3 * table:
+    while 4 * max(size, len(names)) > 3 * table:
         table *= 2
-    known, last = list(names), table - 1
-    short = max(map(len, known), default=0) <= _SHORT
-    hashes = map(_short_spread if short else _spread_hash, known)
-    buckets = [each & last for each in hashes]
-    return [known[number] for number in sorted(range(len(known)), key=buckets.__getitem__)]
+    last = table - 1
+    short = max(lengths, default=0) <= _SHORT
+    buckets = {
+        name: spread & last
+        for name, spread in zip(
+            names, map(_short_spread if short else _spread_hash, names), strict=True
+        )
+    }
+    return sorted(names, key=buckets.__getitem__)
 
 
 def java_hash(text: str) -> int:

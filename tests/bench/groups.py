@@ -21,6 +21,7 @@ import asyncio
 import json
 import platform
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -47,7 +48,8 @@ MEMBERS, PARTITIONS = 1_000, 1_000
 HEARTBEATS = 40_000
 RATIO_MAX = 2.0
 COORDINATOR_S_MAX, AGAIN_S = 150.0, 0.1
-KAFKA_TIMES, OUR_TIMES = 300, 15  # repetitions of an assignor, which Java compiles meanwhile
+KAFKA_TIMES, OUR_TIMES = 300, 50  # repetitions of an assignor, which Java compiles meanwhile
+ROUNDS = 9  # of both sides in turn: the speed of a core may change from second to second
 
 
 class Size(NamedTuple):
@@ -170,10 +172,17 @@ def _assignor(name: str, size: Size) -> Sides:
 
 
 def _take_times(found: Sides, kind: str, case: dict[str, Any]) -> None:
-    """Add the milliseconds of both sides for one group."""
-    both = kafkas.milliseconds(case, KAFKA_TIMES), cases.milliseconds(case, OUR_TIMES)
-    for side, (first_ms, median_ms) in zip(SIDES, both, strict=True):
-        found[side] |= {f"{kind}_first_ms": first_ms, f"{kind}_ms": median_ms}
+    """Add the milliseconds of both sides for one group: the first ones, and the median round."""
+    rounds = [
+        (kafkas.milliseconds(case, KAFKA_TIMES), cases.milliseconds(case, OUR_TIMES))
+        for _ in range(ROUNDS)
+    ]
+    for side, times in zip(SIDES, zip(*rounds, strict=True), strict=True):
+        medians_ms = [median_ms for _, median_ms in times]
+        found[side] |= {
+            f"{kind}_first_ms": times[0][0],
+            f"{kind}_ms": statistics.median(medians_ms),
+        }
 
 
 def measured(scratch: Path, row: str, size: Size) -> Sides:
