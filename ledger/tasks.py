@@ -49,12 +49,16 @@ def start_restarting(
     name: str,
     work: Callable[[], Coroutine[Any, Any, None]],
     on_failed: Callable[[], None] | None = None,
+    *,
+    expected: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> asyncio.Task[None]:
     """Run `work` until it returns or is cancelled; after a failure run it again.
 
-    `on_failed` runs after each failure, before the pause.
+    `on_failed` runs after each failure, before the pause. Exceptions of the kinds `expected` are
+    no defects: a warning says them in a line, without a traceback, once a minute.
     """
-    return asyncio.get_running_loop().create_task(_restarting(name, work, on_failed), name=name)
+    running = _restarting(name, work, on_failed, expected)
+    return asyncio.get_running_loop().create_task(running, name=name)
 
 
 def start_vital(name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -272,6 +276,7 @@ async def _restarting(
     name: str,
     work: Callable[[], Coroutine[Any, Any, None]],
     on_failed: Callable[[], None] | None,
+    expected: type[Exception] | tuple[type[Exception], ...],
 ) -> None:
     loop = asyncio.get_running_loop()
     pause_s = _PAUSE_S_FIRST
@@ -280,7 +285,10 @@ async def _restarting(
         error = await _failure_of(work())
         if error is None:
             return
-        report(name, error)
+        if not isinstance(error, expected):
+            report(name, error)
+        elif _throttle.allows(name, type(error).__name__, loop.time()):
+            logger().warning(f"{name} ended, and is started again", reason=str(error))
         if on_failed is not None:
             with reported(name):
                 on_failed()

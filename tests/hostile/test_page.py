@@ -25,6 +25,7 @@ from tests.peers.gateway import Gateway
 from tests.peers.processes import status_bytes, wait_until
 
 ATTACKERS = 8
+PAUSE_S = 0.05  # of the producer: at full speed its records fill caches, and the growth is theirs
 GROWTH_BYTES_MAX = 24 * 1024 * 1024  # what the allocator may keep; no request stays
 HOST = b"Host: localhost\r\n"
 PATHS = (b"/", b"/metrics", b"/health", b"/api/v1/overview", b"/static/a", b"/%00/../..", b"*")
@@ -134,8 +135,10 @@ def under_attack(gateway, first, each):
     for _ in count():
         produced(gateway, "beside", 20)
         written += 20
-        if not any(thread.is_alive() for thread in threads):
+        attacking = [thread for thread in threads if thread.is_alive()]
+        if not attacking:
             break
+        attacking[0].join(PAUSE_S)
     reader = consumer(gateway, f"beside-{first}")
     reader.assign([TopicPartition("beside", 0, 0)])
     read = 0

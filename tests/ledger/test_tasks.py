@@ -59,6 +59,23 @@ async def test_a_failure_is_reported_once_and_the_work_runs_again():
     assert runs == [0.0, 0.1]
 
 
+async def test_an_expected_failure_is_a_warning_without_a_traceback_and_the_work_runs_again(capsys):
+    reports, runs, told = heard(), [], []
+    failures = [OSError("the first"), OSError("too soon for a line"), MemoryError("no room")]
+
+    async def work() -> None:
+        runs.append(1)
+        if failures:
+            raise failures.pop(0)
+
+    await start_restarting("some work", work, lambda: told.append(len(runs)), expected=OSError)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "level=warning" in line
+    assert 'event="some work ended, and is started again" reason="the first"' in line
+    assert reports == ["some work failed unexpectedly: MemoryError('no room')"]
+    assert told == [1, 2, 3]
+
+
 async def test_pauses_grow_to_their_bound_and_start_again_after_a_long_run():
     reports, starts = heard(), []
     loop = asyncio.get_running_loop()

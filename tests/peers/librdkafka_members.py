@@ -22,6 +22,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 POLL_S: Final = 0.5
 AT_ONCE: Final = 50  # records between two commits
+PENDING_S_MAX: Final = 1.0  # a note must not be later than what another member does meanwhile
 HEARTBEAT_MS: Final = 1_000  # of the classic protocol
 _EPOCH: Final = struct.Struct("=7xi")  # of librdkafka's form of a member: "CGMDv2:", its epoch
 
@@ -33,6 +34,7 @@ class Member:
         self._name = name
         self._topic = keys["topic"]
         self._pending: list[Message] = []  # read, and neither noted nor committed yet
+        self._pending_since_s = 0.0
         self._generation: int | None = None  # of the last assignment; None in the consumer protocol
         self._is_classic = keys["protocol"] == "classic"
         self._consumer = Consumer(_settings(keys))
@@ -46,8 +48,8 @@ class Member:
             if record is not None and record.error() is not None:
                 self._note("error", str(record.error()))
             elif record is not None:
-                self._pending.append(record)
-            if record is None or len(self._pending) >= AT_ONCE:
+                self._take(record)
+            if record is None or self._is_due():
                 self._process()
         self._process()
         try:
@@ -55,6 +57,15 @@ class Member:
         except KafkaException as fault:
             self._note("error", str(fault))
         self._note("left", "-")
+
+    def _take(self, record: Message) -> None:
+        if not self._pending:
+            self._pending_since_s = time.monotonic()
+        self._pending.append(record)
+
+    def _is_due(self) -> bool:
+        waited_s = time.monotonic() - self._pending_since_s
+        return len(self._pending) >= AT_ONCE or (bool(self._pending) and waited_s > PENDING_S_MAX)
 
     def _process(self, *, commit: bool = True) -> None:
         """Note what was read, and commit it."""

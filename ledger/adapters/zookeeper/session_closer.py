@@ -47,7 +47,8 @@ class SessionCloser:
     def start(self) -> None:
         """Start the child, and start it again whenever it ends."""
         assert self._task is None
-        self._task = start_restarting("the child that closes the session after a crash", self._run)
+        name = "the child that closes the session after a crash"
+        self._task = start_restarting(name, self._run, expected=ChildEnded)
 
     def keep(self, session: Session) -> None:
         """Close this session, and no earlier one, when this process dies."""
