@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 
 from ledger.adapters.grpc.grpc_library import aio, grpc
+from tests.sim.wire_delays import WireDelays
 
 WINDOW_MESSAGES = 3
 
@@ -18,18 +19,14 @@ def broken():
     )
 
 
-class Wires:
+class Wires(WireDelays):
     """All wires of one client to one server. `server` is None while its process is down."""
 
     def __init__(self, draw):
-        self.draw = draw
-        self.latency_s = 0.001
+        super().__init__(draw)
         self.server = None
         self.receiving = None  # each stream has a task of its own
         self.streams = []
-
-    def delay_s(self):
-        return self.draw.expovariate(1 / self.latency_s)
 
     def break_all(self):
         streams, self.streams = self.streams, []

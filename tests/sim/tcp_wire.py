@@ -9,23 +9,21 @@ not rely on that.
 import asyncio
 from collections import deque
 
+from tests.sim.wire_delays import WireDelays
+
 WINDOW_BYTES = 20_000
 ARRIVES = 0.3  # so often, what one end of a broken wire has sent still comes
 LEFT_S_MAX = 5.0  # what comes to an end that has closed, comes until then
 
 
-class TcpWires:
+class TcpWires(WireDelays):
     """All connections of one client to one server. `server` is None while its process is down."""
 
     def __init__(self, draw):
-        self.draw = draw
-        self.latency_s = 0.001
+        super().__init__(draw)
         self.server = None
         self.receiving = None  # the protocol that receives just now
         self._pairs = []
-
-    def delay_s(self):
-        return self.draw.expovariate(1 / self.latency_s)
 
     def break_all(self):
         pairs, self._pairs = self._pairs, []

@@ -82,6 +82,19 @@ def a_closed_stream_keeps_its_room(patch):
     patch.setattr(ServerReadStream, "close", lambda self: None)
 
 
+def a_cancellation_ends_no_request(patch):
+    patch.setattr(ServerReadStream, "_cancel", lambda self, number: self._asked.pop(number, None))
+
+
+def a_cancelled_request_keeps_its_room(patch):
+    def on_done(self, number, reserved, share, task):
+        del self._tasks[number]
+        self._window.release(reserved)
+        self._start_asked()
+
+    patch.setattr(ServerReadStream, "_on_done", on_done)
+
+
 def adds_do_not_wait_for_room(patch):
     async def at_once(self):
         """No wait."""
@@ -145,6 +158,8 @@ PLANTED = [
     a_status_joins_whatever_came_before,
     who_gives_up_tells_nobody,
     a_closed_stream_keeps_its_room,
+    a_cancellation_ends_no_request,
+    a_cancelled_request_keeps_its_room,
     adds_do_not_wait_for_room,
 ]
 

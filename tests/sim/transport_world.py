@@ -35,7 +35,7 @@ LEDGER = 1
 OTHER_KEY = b"o" * 20
 END_S = 60.0
 POLL_S = 10_000.0
-POLL_END_S = 5.0  # a poll that was given up ends sooner, at the slowest wire
+POLL_END_S = 5.0  # a poll that was given up ends sooner, once the slowest wire has brought the news
 
 
 class Told:
@@ -153,6 +153,7 @@ class TransportWorld:
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(outcome, Exception):
                 raise outcome
+        await self.wires.arrived()
         await asyncio.sleep(POLL_END_S)
         if self.bookie.polls:
             self.found.append(f"leaks: {self.bookie.polls} polls")
