@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from gateway.core.quota_book import Mutations
     from gateway.handlers.api import Context, Request
 
-EXCEEDED: Final = "The throttling quota has been exceeded."
 _STRICT_FROM: Final = {3: 0, 19: 6, 20: 5, 37: 3}
 """By key, the version from which on partitions beyond the quota are refused.
 
@@ -86,10 +85,10 @@ def count_partitions(request: Request, ctx: Context, partitions: int) -> None:
     """Count partitions that a request creates or deletes.
 
     Raises AdminRefusal if its client has used up its quota, from the versions on that know the
-    code. In earlier ones the client only waits.
+    code. In earlier ones the client only waits. As in Kafka, the refusal has no text.
     """
     if not may_change(request, ctx, partitions):
-        raise AdminRefusal(ErrorCode.throttling_quota_exceeded, EXCEEDED)
+        raise AdminRefusal(ErrorCode.throttling_quota_exceeded)
 
 
 def may_change(request: Request, ctx: Context, partitions: int) -> bool:

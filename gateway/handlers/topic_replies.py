@@ -59,9 +59,9 @@ _CODES: dict[type[TopicError], ErrorCode] = {
 
 
 class AdminRefusal(Exception):
-    """A refusal of a request, or of one resource in it, with an error code and text."""
+    """A refusal of a request, or of one resource in it, with an error code and mostly a text."""
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(message)
         self.code = code
 
@@ -74,7 +74,7 @@ def error_fields(error: TopicError | AdminRefusal | LedgerError) -> Reply:
         code = error.code
     else:
         code = admin_code(error)
-    return Reply(error_code=code, error_message=bounded(str(error)))
+    return Reply(error_code=code, error_message=bounded(str(error)) or None)
 
 
 async def reply_or_error(work: Awaitable[Reply], about: Reply) -> Reply:

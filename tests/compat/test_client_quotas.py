@@ -7,12 +7,15 @@ ten seconds' worth of bytes pass at once, and the rest takes the time of its byt
 from __future__ import annotations
 
 import json
+import socket
 import time
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from gateway.wire.messages import decode_response, encode_request
 from tests.peers import java_tools
 from tests.peers.broker import Broker
 from tests.peers.java_tools import run
@@ -106,23 +109,70 @@ def test_a_client_within_a_quota_takes_the_time_of_its_bytes(
     assert again_s == 0
 
 
-def created(admin: AdminClient, topic: str, partitions: int) -> str:
-    """Return Kafka's name of the error and its text, or "" if the topic was created."""
-    try:
-        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(60)
-    except KafkaException as failed:
-        error = failed.args[0]
-        return f"{error.name()}: {error.str()}"
-    return ""
+MUTATOR = "mutator"
+# A burst of 0.11 partitions: the first request passes, and then none for the time of the test.
+RATE_OF_PARTITIONS = 0.01
+# The newest version that only makes its client wait, and the first one that refuses.
+CREATES, ADDS, DELETES = (19, 4, 6), (37, 1, 3), (20, 4, 5)
 
 
-def test_partitions_beyond_the_quota_are_refused_with_kafkas_words(broker: Broker, oracle: Broker):
-    found: list[list[str]] = []
+def asked(broker: Broker, key: int, version: int, body: dict[str, Any]) -> list[Any]:
+    """Return the rows of the answer, each with code and text, and how many minutes to wait."""
+    frame = encode_request(key, version, 1, MUTATOR, body)
+    host, _, port = broker.bootstrap.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as peer:
+        peer.sendall(len(frame).to_bytes(4, "big") + frame)
+        stream = peer.makefile("rb")
+        size = int.from_bytes(stream.read(4), "big")
+        reply = decode_response(key, version, stream.read(size)).body
+    rows = reply.results if key == ADDS[0] else getattr(reply, "topics", None) or reply.responses
+    found = [(int(row.error_code), getattr(row, "error_message", None)) for row in rows]
+    return [found, round(reply.throttle_time.total_seconds() / 60)]
+
+
+def create(topic: str, partitions: int, *, only: bool = False) -> dict[str, Any]:
+    one = {"name": topic, "num_partitions": partitions, "replication_factor": 1}
+    one |= {"assignments": [], "configs": []}
+    return {"topics": [one], "timeout": 30_000, "validate_only": only}
+
+
+def add(topic: str, partitions: int) -> dict[str, Any]:
+    one = {"name": topic, "count": partitions, "assignments": None}
+    return {"topics": [one], "timeout": 30_000, "validate_only": False}
+
+
+def delete(topic: str) -> dict[str, Any]:
+    return {"topic_names": [topic], "timeout": 30_000}
+
+
+def mutations(server: Broker) -> list[Any]:
+    create_old, create_new = CREATES[1:]
+    return [
+        asked(server, 19, create_new, create("mutated-1", 12)),
+        asked(server, 19, create_new, create("mutated-2", 1)),
+        asked(server, 19, create_new, create("mutated-2", 1, only=True)),
+        asked(server, 19, create_new, create("mutated-1", 1)),  # it exists
+        asked(server, 19, create_new, create("mutated-2", 0)),  # as if there were no quota
+        asked(server, 19, create_old, create("mutated-2", 6)),
+        asked(server, 19, create_old, create("mutated-3", 6, only=True)),
+        asked(server, 37, ADDS[2], add("mutated-1", 13)),
+        asked(server, 37, ADDS[1], add("mutated-1", 18)),
+        asked(server, 20, DELETES[2], delete("mutated-1")),
+        asked(server, 20, DELETES[2], delete("unknown")),
+        asked(server, 20, DELETES[1], delete("mutated-1")),
+        asked(server, 19, create_new, create("mutated-2", 1)),
+    ]
+
+
+def test_partitions_beyond_the_quota_are_refused_as_by_kafka(broker: Broker, oracle: Broker):
+    """Old versions of requests only make their clients wait."""
+    found: list[list[Any]] = []
     for server in (broker, oracle):
-        alter(server, "mutator", "--add-config", "controller_mutation_rate=1")
-        admin = AdminClient({"bootstrap.servers": server.bootstrap, "client.id": "mutator"})
-        found.append([created(admin, f"mutated-{at}", 12) for at in range(3)])
-        alter(server, "mutator", "--delete-config", "controller_mutation_rate")
+        alter(server, MUTATOR, "--add-config", f"controller_mutation_rate={RATE_OF_PARTITIONS}")
+        found.append(mutations(server))
+        alter(server, MUTATOR, "--delete-config", "controller_mutation_rate")
     assert found[0] == found[1]
-    assert found[0][0] == ""
-    assert found[0][1].startswith("THROTTLING_QUOTA_EXCEEDED")
+    first, second = found[0][:2]
+    assert first == [[(0, None)], 0]
+    assert second[0] == [(89, None)]
+    assert second[1] > 0
